@@ -75,7 +75,11 @@ def _results(implementation: Any, call: KernelCall, seed: int) -> dict[str, Any]
     copy = type(call)(**{name: _copied(value) for name, value in vars(call).items()})
     result = implementation.run(copy)
     if result is None:
-        return {name: tensor for name, tensor in _tensors(copy) if tensor.dtype.is_floating_point}
+        return {
+            name: tensor
+            for name, tensor in _tensors(copy)
+            if tensor.dtype.is_floating_point and name.partition("[")[0] not in copy.overwritten
+        }
     results = result if isinstance(result, tuple) else (result,)
     names = [f"result {number}" for number in range(1, len(results) + 1)] if len(results) > 1 else ["result"]
     named = {name: each.detach() for name, each in zip(names, results, strict=True)}

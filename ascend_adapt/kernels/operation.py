@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from ascend_adapt.errors import BackendUnavailable
 
@@ -17,6 +17,8 @@ class KernelCall:
 
     __match_args__: tuple[str, ...]
     """The dataclass's fields, in order."""
+    overwritten: ClassVar[frozenset[str]] = frozenset()
+    """Arguments that a backend may overwrite with anything, so that they are no result of a call in place."""
 
     def tensor(self) -> Any:
         """Return the tensor whose device the call runs on."""

@@ -305,8 +305,7 @@ class TrainingRun:
         self.votes, self.votes_to_save = done.votes, done.votes_to_save
         self._say(self.watch.report(before.iteration + 1, done))
         self._say(self.profiler.after(before.iteration + 1))
-        if self.trainer.graphs is not None:
-            self._say(self.trainer.graphs.messages())
+        self._say(self.trainer.messages())
         if self.saver is not None:
             self.saver.check()
         advance = 0 if done.skipped else total if config.schedule.unit == "samples" else 1

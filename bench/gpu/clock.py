@@ -7,14 +7,14 @@ import time
 from collections import Counter
 from typing import Any
 
-WARM_UP, PROFILED = 8, 2
+PROFILED = 2
 
 
 class Clock:
     """Each step ends with ``tick``. It also replaces the log of a native run."""
 
-    def __init__(self, steps: int, *, on_gpu: bool) -> None:
-        self.steps, self.on_gpu = steps, on_gpu
+    def __init__(self, steps: int, warm_up: int, *, on_gpu: bool) -> None:
+        self.steps, self.warm_up, self.on_gpu = steps, warm_up, on_gpu
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.facts: dict[str, Any] = {}
@@ -24,7 +24,7 @@ class Clock:
     @property
     def total_steps(self) -> int:
         """Warm-up, timed and profiled steps."""
-        return WARM_UP + self.steps + PROFILED
+        return self.warm_up + self.steps + PROFILED
 
     def tick(self, loss: float) -> None:
         """End a step; synchronises with the device."""
@@ -34,18 +34,18 @@ class Clock:
             torch.cuda.synchronize()
         now, done = time.perf_counter(), len(self.losses)
         self.losses.append(loss)
-        if WARM_UP <= done < WARM_UP + self.steps:
+        if self.warm_up <= done < self.warm_up + self.steps:
             self.seconds.append(now - self.before)
         if self.on_gpu:
             self._look(torch, done + 1)
-        if done + 1 == WARM_UP:
+        if done + 1 == self.warm_up:
             self.facts["warm_up_s"] = now - self.began
         self.before = time.perf_counter()
 
     def _look(self, torch: Any, done: int) -> None:
-        if done == WARM_UP:
+        if done == self.warm_up:
             torch.cuda.reset_peak_memory_stats()
-        elif done == WARM_UP + self.steps:
+        elif done == self.warm_up + self.steps:
             # A CUDA graph's activations are not allocated while it is replayed, but their memory stays reserved.
             self.facts["peak_gib"] = torch.cuda.max_memory_reserved() / 2**30
             self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
@@ -55,7 +55,9 @@ class Clock:
             self.facts |= kernels_of(self.profile, int(os.environ.get("BENCH_KERNELS", "12")))
 
     def say(self, text: str) -> None:
-        """Print nothing: the table has it all."""
+        """Keep what a native run decides about itself; the table has the rest."""
+        if text.startswith(("compile:", "training steps are", "no CUDA graphs")):
+            self.facts.setdefault("decisions", []).append(text)
 
     def step(self, metrics: Any) -> None:
         """A native step has ended."""

@@ -8,11 +8,12 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.gpu.clock import Clock
-from bench.gpu.peers import hugging_face, minimal_gpt
+from bench.gpu.peers import deepspeed_zero1, hugging_face, megatron_core, minimal_gpt
 from bench.gpu.shapes import SHAPES, write_words
 
 
@@ -29,6 +30,21 @@ def native_compiled(config: Any, clock: Clock) -> None:
     native(dataclasses.replace(config, compile=True), clock)
 
 
+def enabled(train: Callable[[Any, Clock], None]) -> Callable[[Any, Clock], None]:
+    """Return a peer's unmodified script after ``ascend_adapt.enable()``."""
+
+    def run(config: Any, clock: Clock) -> None:
+        import ascend_adapt
+
+        ascend_adapt.enable()
+        train(config, clock)
+        outcomes = ascend_adapt.status().outcomes
+        clock.facts["patches"] = {one.patch: one.state for one in outcomes if one.state != "skipped"}
+
+    return run
+
+
+DEEPSPEED_COMPILED = partial(deepspeed_zero1.plain, compiled=True)
 SIDES: dict[str, Callable[[Any, Clock], None]] = {
     "native": native,
     "native-compile": native_compiled,
@@ -36,6 +52,12 @@ SIDES: dict[str, Callable[[Any, Clock], None]] = {
     "hugging-face-compiled": hugging_face.compiled,
     "hugging-face-bf16": hugging_face.pure_bf16,
     "hugging-face-bf16-compiled": hugging_face.pure_bf16_compiled,
+    "megatron-core": megatron_core.plain,
+    "megatron-core-enabled": enabled(megatron_core.plain),
+    "deepspeed-zero1": deepspeed_zero1.plain,
+    "deepspeed-zero1-enabled": enabled(deepspeed_zero1.plain),
+    "deepspeed-zero1-compiled": DEEPSPEED_COMPILED,
+    "deepspeed-zero1-compiled-enabled": enabled(DEEPSPEED_COMPILED),
 }
 
 
@@ -47,8 +69,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--micro-batch", type=int, default=16)
     made.add_argument("--accumulation", type=int, default=1)
     made.add_argument("--steps", type=int, default=20)
+    made.add_argument("--warm-up", type=int, default=8, help="steps before the timed ones")
     made.add_argument("--dropout", type=float, default=0.0)
     made.add_argument("--arguments", default="", help="more arguments of the native trainer")
+    made.add_argument("--tiny", action="store_true", help="the smallest shape of the kind, in three steps, on the CPU")
     return made
 
 
@@ -59,8 +83,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from ascend_adapt.native import device as devices
     from ascend_adapt.native.config.flops import model_flops
 
+    if options.tiny:
+        options.shape = "tiny-neox" if SHAPES[options.shape].neox else "tiny"
+        options.micro_batch, options.steps = 2, 3
     shape = SHAPES[options.shape]
-    clock = Clock(options.steps, on_gpu=devices.of_this_rank().type == "cuda")
+    clock = Clock(options.steps, options.warm_up, on_gpu=devices.of_this_rank().type == "cuda")
     samples = options.micro_batch * options.accumulation
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "words"

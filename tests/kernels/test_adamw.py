@@ -7,7 +7,7 @@ import torch
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import adamw, requests
-from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.kernels.operators.adamw import KERNEL, AdamwCall
 
 BACKENDS = ("reference", "torch")
 
@@ -98,3 +98,13 @@ def test_an_offloaded_optimizer_has_its_own_choice():
         tensors = [(torch.zeros(1, device=device),) for _ in range(4)]
         signatures.add(AdamwCall(*tensors, (torch.tensor(0.0),), 0.1, 0.9, 0.999, 1e-8, 0.0).signature())
     assert len(signatures) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_a_clipped_step_is_fused_too(dtype):
+    requests.state(None)
+    params, grads, *rest = one()
+    # Torch's optimizer knows no factor: the gradients are scaled in place first, which is no difference of results.
+    adamw(params, [grads[0].to(dtype)], *rest, lr=0.1, weight_decay=0.0, factor=torch.tensor(0.5))
+    chosen = list(KERNEL.choices.values())[-1]
+    assert (chosen.backend, chosen.passed_over) == ("torch", ())

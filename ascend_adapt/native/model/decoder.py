@@ -115,25 +115,32 @@ class Decoder(nn.Module):
         last: bool = True,
         recompute: str = "none",
         recompute_layers: int = 1,
-        fused: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.tp, self.first, self.last = model, tp, first, last
         self.recompute_run = recompute_layers if recompute == "full" else 0
         self.copies: ComputeWeights | None = None
         self.objective: Objective | None = None
-        self.defers = fused and not model.rms_eps_on_root
-        """Whether a block leaves its last residual add to the next norm; FSDP may have freed its bias by then."""
+        self.may_defer = not model.rms_eps_on_root
+        """Whether a fused block leaves its last residual add to the next norm; FSDP may have freed its bias by then."""
+        self.fused = False
         if first:
             self.embedding = Embedding(model, tp)
         selective = recompute == "selective"
         self.layers = nn.ModuleDict(
-            {str(number): TransformerBlock(model, tp, recompute_attention=selective, fused=fused) for number in numbers}
+            {str(number): TransformerBlock(model, tp, recompute_attention=selective) for number in numbers}
         )
         if last:
             self.final_norm = Norm(model, tp)
             if not (model.tied_embeddings and first):
                 self.head = Head(model, tp)
+
+    def fuse(self, fused: bool) -> None:
+        """Use the kernels that fuse a linear layer with what surrounds it, or plain operators."""
+        self.fused = fused
+        for block in self.layers.values():
+            assert isinstance(block, TransformerBlock)
+            block.fuse(fused)
 
     def forward(
         self,
@@ -187,13 +194,13 @@ class Decoder(nn.Module):
 
     def _through(self, x: torch.Tensor, context: AttentionContext) -> tuple[torch.Tensor, Branch | None]:
         """Return the residual stream, and what the final norm adds to it."""
-        blocks = list(self.layers.values())
+        blocks, defers = list(self.layers.values()), self.fused and self.may_defer
         if not self.recompute_run or not torch.is_grad_enabled():
-            return _chain(blocks, x, context, self.defers, last_too=self.last)
+            return _chain(blocks, x, context, defers, last_too=self.last)
         for start in range(0, len(blocks), self.recompute_run):
             run = blocks[start : start + self.recompute_run]
             x, _ = checkpoint(
-                _chain, run, x, context, self.defers, use_reentrant=False, preserve_rng_state=self.model.has_dropout
+                _chain, run, x, context, defers, use_reentrant=False, preserve_rng_state=self.model.has_dropout
             )
         return x, None
 

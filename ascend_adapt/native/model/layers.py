@@ -77,9 +77,9 @@ class Attention(nn.Module):
     grouped-query attention this is Megatron's [heads, 3, head_dim], with it Megatron-core's layout.
     """
 
-    def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool, fused: bool = False) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool) -> None:
         super().__init__()
-        self.model, self.tp, self.recompute, self.fused = model, tp, recompute, fused
+        self.model, self.tp, self.recompute, self.fused = model, tp, recompute, False
         self.groups = model.num_query_groups // tp.size
         self.shared = model.num_heads // model.num_query_groups
         width = model.head_dim * model.num_heads
@@ -153,9 +153,9 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Feed-forward layer: two linear layers and an activation; gated activations add a third, ``gate``."""
 
-    def __init__(self, model: Model, tp: TensorParallel, *, fused: bool = False) -> None:
+    def __init__(self, model: Model, tp: TensorParallel) -> None:
         super().__init__()
-        self.activation, self.fused = model.activation, fused and model.mlp_bias
+        self.activation, self.fused = model.activation, False
         hidden, inner = model.hidden_size, model.ffn_hidden_size
         if model.gated:
             self.gate = ColumnParallelLinear(tp, hidden, inner, bias=model.mlp_bias, init=model.init)
@@ -189,14 +189,20 @@ class MLP(nn.Module):
 class TransformerBlock(nn.Module):
     """Transformer layer: attention and MLP with residual connections, sequential or parallel."""
 
-    def __init__(self, model: Model, tp: TensorParallel, *, recompute_attention: bool, fused: bool = False) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, recompute_attention: bool) -> None:
         super().__init__()
-        self.model, self.tp, self.fused = model, tp, fused and not model.rms_eps_on_root
+        self.model, self.tp, self.fused = model, tp, False
         self.input_norm = Norm(model, tp)
-        self.attention = Attention(model, tp, recompute=recompute_attention, fused=fused)
+        self.attention = Attention(model, tp, recompute=recompute_attention)
         if not model.shared_norm:
             self.post_attention_norm = Norm(model, tp)
-        self.mlp = MLP(model, tp, fused=fused)
+        self.mlp = MLP(model, tp)
+
+    def fuse(self, fused: bool) -> None:
+        """Use the kernels that fuse a linear layer with what surrounds it, or plain operators."""
+        self.fused = fused and not self.model.rms_eps_on_root
+        self.attention.fused = fused
+        self.mlp.fused = fused and self.model.mlp_bias
 
     def forward(
         self, x: torch.Tensor, context: AttentionContext, branch: Branch | None = None, *, defer: bool = False

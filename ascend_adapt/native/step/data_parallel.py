@@ -39,7 +39,7 @@ def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     """
     is_alone = mesh.parallel.data == 1
     if is_offloaded(mesh) or (mesh.parallel.zero_stage == 3 and not (is_alone and precision.dtype == "fp32")):
-        decoder.defers = False
+        decoder.may_defer = False
         shard(decoder, mesh, precision)
         decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
     elif is_alone and precision.dtype == "fp32":

@@ -96,6 +96,12 @@ class StepGraphs:
         messages, self._messages = self._messages, []
         return messages
 
+    def forget(self) -> None:
+        """Free all graphs: the passes do something else from now on."""
+        self._graphs.clear()
+        self._seen.clear()
+        self._pool, self._stopped = None, False
+
     def _run(self, batch: Batch, micro_batches: int, weight_decay: float) -> Update:
         key = self._key(batch, micro_batches)
         graphs = self._graphs.get(key) if key is not None else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,8 @@ from ascend_adapt.native.model.initialisation import generator, initialise
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Placed, placed
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
-from ascend_adapt.native.step import gradients, step_graph
+from ascend_adapt.native.step import compile_trial, gradients, step_graph
+from ascend_adapt.native.step.compile_trial import CompileTrial
 from ascend_adapt.native.step.data_parallel import place
 from ascend_adapt.native.step.loss_scale import Scaler
 from ascend_adapt.native.step.optimizer import Optimizer
@@ -60,10 +62,17 @@ class Trainer:
         self.passes = passes(config, mesh, self.decoders)
         self.optimizer = Optimizer(self.parameters, config.optimizer)
         self.scaler = Scaler(config.precision)
-        self._has_run: set[str] = set()
+        self._has_run: set[tuple[str, torch.Size]] = set()
         self.graphs: StepGraphs | None = None
         if not step_graph.why_not(config, mesh):
             self.graphs = StepGraphs(mesh, self.parameters, self._passes_without_scale, self._update)
+        self._trial: CompileTrial | None = None
+        self._messages: list[str] = []
+        if config.compile and (reason := compile_trial.why_not()):
+            self._messages.append(f"compile: on, not compared with a run without it: {reason}")
+        elif config.compile:
+            self._trial = CompileTrial(mesh)
+        self._fuse()
         seed_dropout(config.seed, mesh)
 
     def step(
@@ -86,6 +95,7 @@ class Trainer:
             TrainingError: an overflow at the minimum loss scale, by DeepSpeed's rule.
         """
         self._set_mode(training=True)
+        began = time.perf_counter()
         scale = self.scaler.scale
         params_norm = num_zeros = None
         skipped = False
@@ -107,6 +117,7 @@ class Trainer:
         self.scaler.update(skipped)
         meanwhile()
         norm_sum, loss_sum, votes_sum, _, saves_sum = reduced.tolist()
+        self._try_compiled(time.perf_counter() - began, micro_batches)
         is_bad = not (math.isfinite(norm_sum) and math.isfinite(loss_sum))
         return Step(
             loss_sum,
@@ -127,7 +138,7 @@ class Trainer:
         if is_scaled:
             # Clears the overflow flag, which an evaluation may have set.
             devices.take_overflow(self.mesh.device)
-        with self._eager_at_first("train"):
+        with self._eager_at_first("train", batch, micro_batches):
             loss = self.passes.train(batch, micro_batches, scale)
         gradients.complete(self.parameters, self.mesh, tied=self.config.model.tied_embeddings)
         if scale != 1.0:
@@ -174,7 +185,7 @@ class Trainer:
     def losses(self, batch: Batch, micro_batches: int) -> tuple[float, float]:
         """Return the two sums of PipelineSchedule over all data-parallel ranks of one global batch."""
         self._set_mode(training=False)
-        with self._eager_at_first("evaluate"):
+        with self._eager_at_first("evaluate", batch, micro_batches):
             loss = self.passes.evaluate(batch, micro_batches)
         losses, weights = self.mesh.sum_over_all(gradients.counted_once(loss, self.mesh)).tolist()
         return losses, weights
@@ -184,11 +195,41 @@ class Trainer:
             if decoder.training != training:  # train() takes a millisecond
                 decoder.train(training)
 
-    def _eager_at_first(self, kind: str) -> AbstractContextManager[Any]:
-        """Run the first passes of a kind eagerly: kernels choose their backends then, which breaks the graph."""
-        if not self.config.compile or kind in self._has_run:
+    def messages(self) -> list[str]:
+        """Return what is to be logged, once."""
+        messages, self._messages = self._messages, []
+        for part in (self._trial, self.graphs):
+            messages += [] if part is None else part.messages()
+        return messages
+
+    @property
+    def _compiled(self) -> bool:
+        return self.config.compile if self._trial is None else self._trial.compiled
+
+    def _fuse(self) -> None:
+        """Use the fused kernels where the blocks are not compiled: torch.compile fuses plain operators by itself."""
+        for decoder in self.decoders:
+            decoder.fuse(not self._compiled and kernels.fuses(self.mesh.device.type))
+
+    def _try_compiled(self, seconds: float, micro_batches: int) -> None:
+        """Count a step of the trial of ``--compile``, and switch when it says so."""
+        if self._trial is not None and self._trial.step(seconds, micro_batches):
+            self._fuse()
+            if self.graphs is not None:
+                self.graphs.forget()
+
+    def _eager_at_first(self, kind: str, batch: Batch, micro_batches: int) -> AbstractContextManager[Any]:
+        """Run the first passes of a shape eagerly: kernels choose their backends then, which breaks the graph."""
+        if not self.config.compile:
             return nullcontext()
-        self._has_run.add(kind)
+        if self._compiled:
+            parts = (
+                [batch["tokens"][::micro_batches]] if isinstance(batch, Mapping) else [one["tokens"] for one in batch]
+            )
+            shapes = {(kind, part.shape) for part in parts}
+            if shapes <= self._has_run:
+                return nullcontext()
+            self._has_run |= shapes
         stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
         return stance
 
@@ -213,7 +254,6 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
                 last=stage == len(parallel.stages) - 1,
                 recompute=parallel.recompute,
                 recompute_layers=parallel.recompute_layers,
-                fused=not config.compile and kernels.fuses(mesh.device.type),
             )
         if config.compile:
             devices.check_compiler(mesh.device)

@@ -17,7 +17,7 @@ def compiled(config: Any, clock: Clock) -> None:
 
     from ascend_adapt.native import device as devices
 
-    kind, model = devices.of_this_rank().type, _model(config)
+    kind, model = devices.of_this_rank().type, model_of(config)
     run: Any = torch.compile(model)
 
     def loss_of(tokens: Any) -> Any:
@@ -31,7 +31,7 @@ def pure_bf16(config: Any, clock: Clock) -> None:
     """Weights, gradients and optimizer states in bf16, eager."""
     import torch
 
-    model = _model(config).to(torch.bfloat16)
+    model = model_of(config).to(torch.bfloat16)
     loop.train(config, clock, model, lambda tokens: model(input_ids=tokens, labels=tokens).loss)
 
 
@@ -39,12 +39,13 @@ def pure_bf16_compiled(config: Any, clock: Clock) -> None:
     """Weights, gradients and optimizer states in bf16, the whole model under torch.compile."""
     import torch
 
-    model = _model(config).to(torch.bfloat16)
+    model = model_of(config).to(torch.bfloat16)
     run: Any = torch.compile(model)
     loop.train(config, clock, model, lambda tokens: run(input_ids=tokens, labels=tokens).loss)
 
 
-def _model(config: Any) -> Any:
+def model_of(config: Any) -> Any:
+    """Return the model on this rank's device, for training."""
     import torch
     import transformers
 

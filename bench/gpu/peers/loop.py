@@ -1,7 +1,8 @@
-"""The training loop of the peers: the same batches as the native trainer, torch's fused AdamW, clipping."""
+"""The training loops of the peers: the same batches as the native trainer."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,24 +10,43 @@ from bench.gpu.clock import Clock
 from bench.gpu.shapes import LR, WEIGHT_DECAY
 
 
-def train(config: Any, clock: Clock, model: Any, loss_of: Callable[[Any], Any]) -> None:
-    """Train ``model``; ``loss_of`` returns the loss of token ids, int64 [B, S], each the label of the one before."""
-    import torch
-
+def steps(config: Any, clock: Clock, step: Callable[[list[Any]], Any]) -> None:
+    """Train by ``step``, which gets the micro batches, int64 [B, S], each token the label of the one before."""
     from ascend_adapt.native import device as devices
     from ascend_adapt.native.parallel import mesh as meshes
     from ascend_adapt.native.samples.loader import Samples
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, fused=True)
     samples = Samples(config, meshes.single(devices.of_this_rank()), "train")
     accumulation = config.batch.accumulation
     for _ in range(config.iterations):
+        clock.tick(step(list(samples.next(accumulation)["tokens"].chunk(accumulation))).item())
+
+
+def train(config: Any, clock: Clock, model: Any, loss_of: Callable[[Any], Any]) -> None:
+    """Train ``model`` with torch's fused AdamW and clipping; ``loss_of`` returns the loss of token ids."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, fused=True)
+
+    def step(parts: list[Any]) -> Any:
         losses = []
-        for part in samples.next(accumulation)["tokens"].chunk(accumulation):
+        for part in parts:
             loss = loss_of(part)
-            (loss / accumulation).backward()
+            (loss / len(parts)).backward()
             losses.append(loss.detach())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        clock.tick(torch.stack(losses).mean().item())
+        return torch.stack(losses).mean()
+
+    steps(config, clock, step)
+
+
+def one_rank(on_gpu: bool) -> None:
+    """Start the process group of one rank that distributed peers need."""
+    import torch
+
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    torch.distributed.init_process_group(
+        "nccl" if on_gpu else "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )

@@ -24,6 +24,8 @@ from ascend_adapt.kernels.operation import KernelCall
 class AdamwCall(KernelCall):
     """The checked arguments of adamw, without the parameters that have no gradient."""
 
+    overwritten = frozenset(("grads",))
+
     params: tuple[Any, ...]
     grads: tuple[Any, ...]
     exp_avgs: tuple[Any, ...]

@@ -1,0 +1,84 @@
+"""Our attention beside every backend of torch's that serves the call: bf16, forward and backward.
+
+torch of the machine, ``scaled_dot_product_attention`` under ``sdpa_kernel`` with one backend.
+``python -m bench.gpu.attention [--tiny]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from bench.gpu.comparison import Compared, attempt, medians_ms, report, with_backward
+
+SHAPES = (
+    (16, 16, 1024, 64),
+    (4, 32, 2048, 128),
+    (1, 16, 8192, 64),
+    (8, 16, 512, 256),
+    (2, 12, 2047, 80),
+    (2, 12, 1024, 64),
+    (1, 8, 256, 64),
+)
+"""[B, N, S, D]; the last three are small: there the host's time counts too."""
+TINY = ((1, 2, 17, 8),)
+
+
+def beside(shape: tuple[int, ...], causal: bool) -> Compared:
+    """Compare one call with the fastest of torch's."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from ascend_adapt.kernels import attention as ours
+    from ascend_adapt.kernels.operators.attention import KERNEL
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tensors = [torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    grad = torch.randn_like(tensors[0])
+
+    def of_torch(backend: Any) -> Callable[..., Any]:
+        def run(q: Any, k: Any, v: Any) -> Any:
+            with sdpa_kernel([backend]):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        return run
+
+    sides: dict[str, Callable[[], Any]] = {}
+    for name in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"):
+        run = with_backward(of_torch(getattr(SDPBackend, name)), tensors, grad)
+        try:
+            run()
+        except RuntimeError:  # torch's error if the backend does not support the call
+            continue
+        sides[name.lower().removesuffix("_attention")] = run
+    first = medians_ms(sides, rounds=5)
+    fastest = min(first, key=first.__getitem__)
+    adapted = with_backward(lambda q, k, v: ours(q, k, v, causal=causal), tensors, grad)
+    took = medians_ms({"ours": adapted, "theirs": sides[fastest], "theirs again": sides[fastest]})
+    chosen = list(KERNEL.choices.values())[-1].backend
+    every = ", ".join(f"{name} {value:.3f}" for name, value in first.items())
+    details = (
+        f"{chosen} chosen, {took['ours']:.3f} ms; {fastest} {took['theirs']:.3f}, "
+        f"again {took['theirs again'] / took['theirs']:.3f}; all: {every}"
+    )
+    kind = "causal" if causal else "full"
+    return Compared(f"attention {list(shape)} {kind}", took["ours"] / took["theirs"], "<= 1.03", details)
+
+
+def main() -> None:
+    """Compare every shape."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiny", action="store_true")
+    shapes = TINY if parser.parse_args().tiny else SHAPES
+    calls = itertools.product(shapes, (True, False))
+    report(
+        "torch's scaled_dot_product_attention, the fastest backend",
+        [attempt(f"attention {call}", partial(beside, *call)) for call in calls],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""What a row reports that is no training job: each call beside another software's, or another run."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One comparison; ``ratio`` is our time over the other's."""
+
+    what: str
+    ratio: float
+    wanted: str = ""
+    details: str = ""
+
+
+def attempt(what: str, compare: Callable[[], Compared]) -> Compared:
+    """Return the comparison, or why it failed, which must not end the others."""
+    try:
+        return compare()
+    except Exception as error:
+        return Compared(what, float("nan"), details=f"failed: {type(error).__name__}: {str(error)[:300]}")
+
+
+def report(peer: str, compared: Sequence[Compared]) -> None:
+    """Print the row's result, one JSON line, with the peer's version and settings."""
+    import torch
+
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    every = [asdict(one) for one in compared]
+    print(json.dumps({"card": card, "torch": torch.__version__, "peer": peer, "compared": every}), flush=True)
+
+
+def medians_ms(sides: dict[str, Callable[[], Any]], rounds: int = 15, inner: int = 5) -> dict[str, float]:
+    """Return the median milliseconds of a call of each side; the order changes every round."""
+    import torch
+
+    on_gpu, order = torch.cuda.is_available(), random.Random(0)
+    for run in sides.values():
+        for _ in range(3):
+            run()
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, run in order.sample(list(sides.items()), len(sides)):
+            taken[name].append((_on_gpu if on_gpu else _on_cpu)(run, inner))
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def _on_gpu(run: Callable[[], Any], inner: int) -> float:
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(inner):
+        run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / inner
+
+
+def _on_cpu(run: Callable[[], Any], inner: int) -> float:
+    began = time.perf_counter()
+    for _ in range(inner):
+        run()
+    return (time.perf_counter() - began) * 1e3 / inner
+
+
+def with_backward(function: Callable[..., Any], tensors: list[Any], grad: Any) -> Callable[[], None]:
+    """Return a call of the function and its backward pass; ``grad`` is a tensor, or one for each result."""
+    import torch
+
+    def run() -> None:
+        for tensor in tensors:
+            tensor.grad = None
+        torch.autograd.backward(function(*tensors), grad)
+
+    return run

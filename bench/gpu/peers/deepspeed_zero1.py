@@ -1,0 +1,50 @@
+"""Unmodified DeepSpeed (0.19.8) ZeRO-1 around transformers' GPT-2 with its default attention (SDPA), without and with
+``ascend_adapt.enable()``.
+
+bf16 with fp32 master weights, DeepSpeed's own choice of AdamW; on a CPU, to try this file, torch's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from bench.gpu.clock import Clock
+from bench.gpu.peers import hugging_face, loop
+
+
+def plain(config: Any, clock: Clock, *, compiled: bool = False) -> None:
+    """As a user's script runs it; ``compiled``: the model under torch.compile."""
+    loop.one_rank(clock.on_gpu)
+    if not clock.on_gpu:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+    import torch
+
+    settings = {
+        "train_micro_batch_size_per_gpu": config.batch.micro,
+        "gradient_accumulation_steps": config.batch.accumulation,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 1},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": loop.LR, "weight_decay": loop.WEIGHT_DECAY, "torch_adam": not clock.on_gpu},
+        },
+        "gradient_clipping": 1.0,
+        "steps_per_print": 10**9,
+    }
+    model = hugging_face.model_of(config)
+    if compiled:
+        model = torch.compile(model)
+    engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=model.parameters())
+
+    def step(parts: list[Any]) -> Any:
+        losses = []
+        for tokens in parts:
+            loss = engine(input_ids=tokens, labels=tokens).loss
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
+
+    loop.steps(config, clock, step)

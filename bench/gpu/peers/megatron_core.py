@@ -1,0 +1,74 @@
+"""Unmodified Megatron-core (0.19.2): local layer spec, its DDP and its mixed-precision optimizer, without and with
+``ascend_adapt.enable()``.
+
+Weights are bf16 with fp32 master weights, gradients are reduced in fp32, the head is tied. The mask is the one that its
+data loader makes. On a CPU, to try this file, it runs only with ``enable()``: upstream asks CUDA for its device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.gpu.clock import Clock
+from bench.gpu.peers import loop
+
+
+def plain(config: Any, clock: Clock) -> None:
+    """As upstream's training loop runs it."""
+    import torch
+
+    loop.one_rank(clock.on_gpu)
+    from megatron.core import parallel_state
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    shape, length = config.model, config.data.seq_length
+    parallel_state.initialize_model_parallel(1, 1)
+    torch.manual_seed(1234)  # its position embeddings are initialised on the CPU
+    model_parallel_cuda_manual_seed(1234)
+    settings = TransformerConfig(
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        num_attention_heads=shape.num_heads,
+        hidden_dropout=shape.hidden_dropout,
+        attention_dropout=shape.attention_dropout,
+        bf16=True,
+        params_dtype=torch.bfloat16,
+        pipeline_dtype=torch.bfloat16,
+        masked_softmax_fusion=False,  # its extension modules come with apex
+        bias_activation_fusion=True,
+        bias_dropout_fusion=True,
+        gradient_accumulation_fusion=False,
+        attention_softmax_in_fp32=True,
+        use_cpu_initialization=not clock.on_gpu,
+    )
+    model: Any = GPTModel(
+        settings, get_gpt_layer_local_spec(), shape.padded_vocab_size, length, share_embeddings_and_output_weights=True
+    )
+    device = "cuda" if clock.on_gpu else "cpu"
+    model = model.to(device).bfloat16()
+    model = DistributedDataParallel(settings, DistributedDataParallelConfig(grad_reduce_in_fp32=True), model)
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(optimizer="adam", lr=loop.LR, bf16=True, params_dtype=torch.bfloat16, clip_grad=1.0), [model]
+    )
+    places = torch.arange(length, device=device).expand(config.batch.micro, length).contiguous()
+
+    def step(parts: list[Any]) -> Any:
+        model.zero_grad_buffer()
+        optimizer.zero_grad()
+        losses = []
+        for tokens in parts:
+            mask = torch.tril(torch.ones(1, 1, length, length, device=device)) < 0.5
+            labels = tokens.roll(-1, 1)
+            loss = model(tokens, places, mask, labels=labels)[:, :-1].float().mean()
+            (loss / len(parts)).backward()
+            losses.append(loss.detach())
+        finalize_model_grads([model])
+        optimizer.step()
+        return torch.stack(losses).mean()
+
+    loop.steps(config, clock, step)

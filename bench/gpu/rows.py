@@ -1,0 +1,59 @@
+"""The rows of the table: each is a module of ``bench.gpu`` with its arguments, run in its own process."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row."""
+
+    command: str
+    """A module of ``bench.gpu`` and its arguments; with ``--tiny`` it runs the smallest shapes on the CPU."""
+    seconds: int
+    """Estimate for one H200, with the start of the process. A row that takes four times as long is stopped."""
+
+    @property
+    def words(self) -> list[str]:
+        """Module and arguments."""
+        module, *arguments = shlex.split(self.command)
+        return [f"bench.gpu.{module}", *arguments]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the row measures this project and not a peer."""
+        return "native" in self.command or "enabled" in self.command
+
+
+RECOMPUTED = "--arguments '--recompute-granularity full --recompute-method uniform --recompute-num-layers 1'"
+OF_20B = "--shape 20B-6 --micro-batch 4"
+ROWS = {
+    "345M-16": Row("job native", 27),
+    "345M-16-minimal": Row("job minimal-gpt-compiled", 58),
+    "345M-32": Row("job native --micro-batch 32", 30),
+    "345M-32-minimal": Row("job minimal-gpt-compiled --micro-batch 32", 62),
+    "345M-16-dropout": Row("job native --dropout 0.1", 28),
+    # A run with --compile tries both ways first, in 32 steps.
+    "345M-16-compile": Row("job native-compile --warm-up 40", 65),
+    "20B": Row(f"job native {OF_20B} --steps 10", 40),
+    "20B-accumulated": Row(f"job native {OF_20B} --accumulation 8 --steps 3", 55),
+    "20B-recomputed": Row(f"job native {OF_20B} {RECOMPUTED} --steps 8", 45),
+    "20B-hf": Row(f"job hugging-face-bf16 {OF_20B} --steps 8", 40),
+    "megatron": Row("job megatron-core --dropout 0.1 --steps 10", 35),
+    "megatron-enabled": Row("job megatron-core-enabled --dropout 0.1 --steps 10", 40),
+    "attention": Row("attention", 40),
+    "liger": Row("liger", 45),
+    "deepspeed": Row("job deepspeed-zero1 --dropout 0.1 --steps 10", 35),
+    "deepspeed-enabled": Row("job deepspeed-zero1-enabled --dropout 0.1 --steps 10", 40),
+    "nanogpt": Row("nanogpt", 70),
+    "nanogpt-compiled": Row("nanogpt --compile", 150),
+    "resume": Row("resume", 70),
+    "softmax": Row("softmax", 40),
+    "deepspeed-compiled": Row("job deepspeed-zero1-compiled --dropout 0.1 --steps 10", 70),
+    "deepspeed-compiled-enabled": Row("job deepspeed-zero1-compiled-enabled --dropout 0.1 --steps 10", 75),
+    "345M-16-hf": Row("job hugging-face-compiled", 60),
+    "20B-hf-compiled": Row(f"job hugging-face-bf16-compiled {OF_20B} --steps 8", 65),
+}
+"""In the order in which they run: those of the targets first."""

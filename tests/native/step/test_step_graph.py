@@ -1,0 +1,232 @@
+"""CUDA graphs of a training step on a CPU: a stand-in for torch.cuda.CUDAGraph holds what the device would.
+
+The stand-in records the operators of a capture with the very tensors they read and wrote, undoes their in-place writes
+(a capture computes nothing), and runs them again at a replay. A value that reaches the graph other than through its
+static tensors is therefore as stale as on a GPU. What it cannot show: streams, memory pools, kernels outside of torch.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from native.small_models import GPT2, NEOX, batch, config
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from ascend_adapt.native.checkpoint.load import load
+from ascend_adapt.native.checkpoint.save import Saver
+from ascend_adapt.native.checkpoint.state import TrainState
+from ascend_adapt.native.config.train_config import Checkpoint, LossScale, Precision
+from ascend_adapt.native.parallel import mesh as meshes
+from ascend_adapt.native.step import step_graph
+from ascend_adapt.native.step.step_graph import EAGER_STEPS, KINDS_KEPT
+from ascend_adapt.native.step.trainer import Trainer
+
+ALONE = meshes.single(torch.device("cpu"))
+SETTINGS = config(replace(GPT2, num_layers=2), micro=4)
+DECAY = 0.1
+
+
+class StandInGraph:
+    """Stands in for torch.cuda.CUDAGraph."""
+
+    def __init__(self) -> None:
+        self.calls: list = []
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        with torch.no_grad():
+            for function, given, named, results in self.calls:
+                for old, new in zip(results, tensors_of(function(*given, **named)), strict=True):
+                    if old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+
+
+class Capture(TorchDispatchMode):
+    """Records operators into a graph, and undoes what they write to tensors that were there before."""
+
+    def __init__(self, graph: StandInGraph) -> None:
+        super().__init__()
+        self.graph, self.before = graph, {}
+
+    def __torch_dispatch__(self, function, types, given=(), named=None):
+        named = named or {}
+        if function is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("operation not permitted when stream is capturing: a value is read on the host")
+        places = [*given, *(named.get(one.name) for one in function._schema.arguments[len(given) :])]
+        for argument, value in zip(function._schema.arguments, places, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in tensors_of(value):
+                    self.before.setdefault(tensor.data_ptr(), (tensor, tensor.clone()))
+        result = function(*given, **named)
+        self.graph.calls.append((function, given, named, tensors_of(result)))
+        return result
+
+    def undo(self) -> None:
+        for tensor, values in self.before.values():
+            tensor.copy_(values)
+
+
+def tensors_of(value):
+    return [one for one in tree_flatten(value)[0] if isinstance(one, torch.Tensor)]
+
+
+@contextmanager
+def stand_in_capture(graph, **_):
+    with Capture(graph) as capture:
+        yield
+    with torch.no_grad():
+        capture.undo()
+
+
+@pytest.fixture
+def graphed(monkeypatch):
+    """graphed(settings): a trainer whose steps are graphs of the stand-in; ``eager``: the same without a capture."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    for name, value in {
+        "CUDAGraph": StandInGraph,
+        "graph": stand_in_capture,
+        "graph_pool_handle": object,
+        "Stream": lambda device: stream,
+        "current_stream": lambda device: stream,
+        "stream": lambda one: nullcontext(),
+        "synchronize": lambda device: None,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda device: (1 << 30, 1 << 30),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    real = step_graph.why_not
+    monkeypatch.setattr(step_graph, "why_not", lambda settings, mesh: real(settings, replace(mesh, device=CUDA)))
+
+    def made(settings=SETTINGS, *, eager=False):
+        trainer = Trainer(settings, ALONE)
+        trainer.graphs._stopped = eager
+        return trainer
+
+    return made
+
+
+CUDA = SimpleNamespace(type="cuda")
+
+
+def stepped(trainer, number, lr=3e-3, micro_batches=2, settings=SETTINGS):
+    return trainer.step(batch(number, settings), micro_batches, lr, DECAY)
+
+
+def weights(trainer):
+    return [one.local.clone() for one in trainer.parameters]
+
+
+def replays(trainer):
+    """Return the replays of each kind of step: of the passes, and of the update."""
+    return [(one.passes.replays, one.update.replays if one.update else 0) for one in trainer.graphs._graphs.values()]
+
+
+@pytest.mark.parametrize("model", [GPT2, NEOX], ids=["gpt2", "neox"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_replayed_steps_are_the_eager_ones(graphed, model, dtype):
+    settings = replace(config(replace(model, num_layers=2), micro=4), precision=Precision(dtype))
+    one, other = graphed(settings), graphed(settings, eager=True)
+    for number in range(EAGER_STEPS + 5):
+        # Each step has another batch and another learning rate; an evaluation between steps changes nothing.
+        found, expected = (stepped(each, number, 1e-3 * (number + 1), settings=settings) for each in (one, other))
+        assert found == expected, number
+        if number == EAGER_STEPS + 3:
+            assert one.evaluate(batch(99, settings), 2) == other.evaluate(batch(99, settings), 2)
+    # The first step with the graph of the passes has an eager update, the next one captures that.
+    assert replays(one) == [(5, 4)]
+    assert all(torch.equal(mine, right) for mine, right in zip(weights(one), weights(other), strict=True))
+    assert one.messages() == [f"training steps are CUDA graphs from now on; {step_graph.VARIABLE}=0 runs them eagerly"]
+    assert one.messages() == []
+
+
+def test_a_step_of_another_shape_has_graphs_of_its_own(graphed):
+    one, other = graphed(), graphed(eager=True)
+    for number in range(2 * EAGER_STEPS + 4):
+        half = {name: tensor[:4] for name, tensor in batch(number, SETTINGS).items()}
+        for given, micro_batches in ((batch(number, SETTINGS), 2), (half, 1)):
+            assert one.step(given, micro_batches, 1e-3, DECAY) == other.step(given, micro_batches, 1e-3, DECAY)
+    assert replays(one) == [(EAGER_STEPS + 4, EAGER_STEPS + 3)] * 2
+
+
+def test_kinds_beyond_those_kept_run_eagerly(graphed):
+    trainer, data = graphed(), batch(0, SETTINGS)
+    for rows in range(1, KINDS_KEPT + 2):
+        for _ in range(EAGER_STEPS + 1):
+            trainer.step({name: tensor[:rows] for name, tensor in data.items()}, 1, 1e-3, DECAY)
+    assert len(replays(trainer)) == KINDS_KEPT
+
+
+def test_votes_reach_a_replayed_step(graphed):
+    trainer = graphed()
+    for number in range(EAGER_STEPS + 3):
+        stepped(trainer, number)
+    asked = trainer.step(batch(50, SETTINGS), 2, 1e-3, DECAY, votes_to_stop=True, votes_to_save=True)
+    after = stepped(trainer, 51)
+    assert (asked.votes, asked.votes_to_save, after.votes, after.votes_to_save) == (1, 1, 0, 0)
+
+
+def test_nan_in_a_replayed_step_names_its_parameters(graphed):
+    trainer = graphed()
+    for number in range(EAGER_STEPS + 3):
+        stepped(trainer, number)
+    trainer.parameters[0].local.view(-1)[:1] = float("nan")
+    assert trainer.parameters[0].name in stepped(trainer, 50).spoiled_weights
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_a_checkpoint_of_graphed_steps_is_resumed_bit_for_bit(graphed, tmp_path):
+    settings = replace(SETTINGS, checkpoint=Checkpoint(load=str(tmp_path), save=str(tmp_path)))
+    straight = graphed(settings)
+    for number in range(EAGER_STEPS + 3):
+        stepped(straight, number)
+    saver = Saver(straight, tmp_path)
+    saver.save(TrainState(EAGER_STEPS + 3, 0, 0))
+    saver.wait()
+    saver.close()
+    expected = [stepped(straight, number) for number in range(20, 20 + EAGER_STEPS + 3)]
+    resumed = graphed(settings)
+    # Its steps are graphs already when the checkpoint is loaded: loading writes to the tensors that they read.
+    for number in range(EAGER_STEPS + 3):
+        stepped(resumed, number + 40)
+    load(resumed)
+    assert [stepped(resumed, number) for number in range(20, 20 + EAGER_STEPS + 3)] == expected
+    assert replays(resumed) == [(EAGER_STEPS + 6, EAGER_STEPS + 5)]
+
+
+def test_graphs_that_leave_too_little_memory_are_given_up(graphed, monkeypatch):
+    trainer, other = graphed(), graphed(eager=True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 24, 1 << 30))
+    for number in range(EAGER_STEPS + 2):
+        assert stepped(trainer, number) == stepped(other, number)
+    assert replays(trainer) == []
+    assert trainer.messages() == [
+        "no CUDA graphs of training steps: they leave 0.0 GiB free, less than 5%; steps run eagerly"
+    ]
+
+
+def test_forgotten_graphs_are_captured_again(graphed):
+    trainer, other = graphed(), graphed(eager=True)
+    for number in range(2 * EAGER_STEPS + 5):
+        if number == EAGER_STEPS + 3:
+            trainer.graphs.forget()
+            assert replays(trainer) == []
+        assert stepped(trainer, number) == stepped(other, number)
+    assert replays(trainer) == [(2, 1)]
+
+
+def test_what_would_be_stale_in_a_graph_is_refused():
+    def reason(**changed):
+        return step_graph.why_not(replace(SETTINGS, **changed), replace(ALONE, device=CUDA))
+
+    schedule = replace(SETTINGS.schedule, weight_decay_style="linear", start_weight_decay=0.0, end_weight_decay=0.1)
+    assert reason() == ""
+    assert reason(precision=Precision("fp16", loss_scale=LossScale())) == "the loss scale of fp16"
+    assert reason(schedule=schedule) == "a weight decay that changes"
+    assert reason(optimizer=replace(SETTINGS.optimizer, kind="sgd")) == "the optimizer sgd"
+    assert reason(**vars(config(SETTINGS.model, micro=4, data=2))) == "several ranks"

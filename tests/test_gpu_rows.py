@@ -1,0 +1,41 @@
+"""``python -m bench.gpu``: a row is a module and arguments that it reads; one that fails has its reason."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from bench.gpu import __main__ as table
+from bench.gpu import job
+from bench.gpu.rows import ROWS, Row
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_a_module_and_its_arguments(name):
+    module, *arguments = ROWS[name].words
+    assert hasattr(importlib.import_module(module), "main" if module != "bench.gpu.job" else "measure")
+    if module == "bench.gpu.job":
+        job.parser().parse_args([*arguments, "--tiny"])
+
+
+def test_a_row_that_fails_has_its_reason_and_one_that_hangs_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASCEND_ADAPT_UPSTREAMS", str(tmp_path))
+    failed = table.measured(ROWS["nanogpt"], None)
+    assert failed == {
+        "failed": f"{tmp_path / 'nanoGPT'}: has no train.py, expected a clone of nanoGPT — name its parent in "
+        "ASCEND_ADAPT_UPSTREAMS"
+    }
+    monkeypatch.setattr(table, "SLACK", 0.1)
+    stopped = table.measured(Row("nanogpt", 1), None)
+    assert stopped == {"failed": "stopped after 0.1 s, its estimate times 0.1"}
+    assert table.failures({"nanogpt": [failed, {}], "attention": [{"compared": []}]}) == [
+        f"nanogpt, card 0: {failed['failed']}",
+        "nanogpt, card 1: not run",
+    ]
+
+
+def test_an_unknown_row_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        table.parser().parse_args(["--rows", "345M-16,megatorn"])
+    assert "megatorn: expected names of 345M-16, 345M-16-minimal" in capsys.readouterr().err
