@@ -35,9 +35,7 @@ def ranks_of_this_job(kind: str | None = None) -> Iterator[Mesh]:
 
     ``kind`` of device is that of a process without a launcher, which chooses it for its ranks.
     """
-    if kind and "RANK" not in os.environ:
-        os.environ["ASCEND_ADAPT_DEVICE"] = kind
-    device = devices.of_this_rank()
+    device = devices.of_this_rank(None if "RANK" in os.environ else kind)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield meshes.single(device)

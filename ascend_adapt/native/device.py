@@ -19,12 +19,12 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 """Collective backend of each kind of device."""
 
 
-def of_this_rank() -> torch.device:
+def of_this_rank(kind: str | None = None) -> torch.device:
     """Return the device of this rank, by LOCAL_RANK, and make it the current one.
 
-    Its kind is the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else the one this host has.
+    ``kind`` None is the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else the one this host has.
     """
-    kind, _ = probe.device_to_use(os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)
+    kind, _ = probe.device_to_use(kind or os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)
     if kind == "cpu":
         return torch.device("cpu")
     if kind == "npu":
