@@ -46,7 +46,7 @@ $(VENV)/.installed: $(VENV)/.demo
 install: $(VENV)/.installed
 
 demo: $(VENV)/.demo
-	@echo "The first run also downloads torch_npu (44 MB) for the emulated NPU."
+	@echo "The first run also downloads torch_npu (45 MB) for the emulated NPU."
 	$(BIN)/python examples/demo.py
 
 # Files with tests are shared out among this many processes, in the order of tests/conftest.py; WORKERS=0 runs all in one.

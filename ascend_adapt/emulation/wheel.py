@@ -70,7 +70,7 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
         return wheel
     if fitting := _fitting(home, wanted):
         return Wheel(cache.checked(fitting[-1].site), fitting[-1].version)
-    say(f"downloads the torch_npu for torch {torch} into {home}, once (about 45 MB)")
+    say(f"downloading torch_npu for torch {torch} into {home} (about 45 MB, once)")
     with cache.writing(home), tempfile.TemporaryDirectory(dir=home) as aside:
         return _unpacked(home, download(f"torch_npu=={wanted}.*", Path(aside)))
 
