@@ -30,7 +30,7 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--input", required=True, metavar="FOLDER", help="the checkpoint, or the folder with its tracker file"
     )
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="a new folder")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder to create")
     parser.add_argument(
         "--from",
         dest="expected",

@@ -151,7 +151,7 @@ def of_run(run_dir: Path) -> Report:
     where = f"device {first['device']} ({first['device_reason']})" if first["device"] else "not adapted"
     subject = f"status of {number} in {run_dir}; {where}"
     if first.get("beside"):
-        subject += f"; beside {', '.join(first['beside'])}"
+        subject += f"; together with {', '.join(first['beside'])}"
     subject += "".join(f"; {program}" for program in first.get("programs", ()))
     outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
     return Report(subject, outcomes, (*problems, *damaged), failure=failure)

@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     """Add the two commands to ``commands``, a subparsers action, and return their parsers."""
-    evaluate = commands.add_parser("eval", help="LAMBADA, COPA or perplexity of a checkpoint")
+    evaluate = commands.add_parser("eval", help="evaluate a checkpoint: LAMBADA, COPA or perplexity")
     evaluate.add_argument("--task", required=True, choices=TASKS)
     evaluate.add_argument(
         "--data", required=True, type=Path, metavar="FILE", help="JSON lines; for ppl also a .txt file"

@@ -143,7 +143,9 @@ class TrainingRun:
             self._check_enough()
         if config.eval_interval and config.eval_iterations:
             for part in empty_by_split(config.data):
-                self.log.say(f"{part}: no sequence by split {config.data.split}, so it is not evaluated, as upstream")
+                self.log.say(
+                    f"{part}: no sequence with split {config.data.split}, so it is not evaluated, as in upstream"
+                )
         self.valid: Batches | None = None
         if is_evaluated(config, "valid"):
             evaluations = self.progress.iteration // config.eval_interval
@@ -221,7 +223,7 @@ class TrainingRun:
         if self.train.left < needed:
             raise DataError(
                 f"train: {self.train.left} samples left after {done.consumed_samples}, expected {needed} for the "
-                f"{steps} steps to come — ask for more samples or iterations in all, or keep the batch size"
+                f"{steps} steps to come — set more samples or iterations in total, or keep the batch size"
             )
 
     def _say(self, lines: list[str]) -> None:

@@ -129,9 +129,7 @@ def _hosts(options: Options, stated: bool, notes: list[str]) -> dict[str, Any]:
     hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
     # fetch_hostfile of DeepSpeed's launcher does so too; configs/125M.yml has "/mock_path".
     if hosts["hostfile"] and not stated and not os.path.isfile(hosts["hostfile"]):
-        notes.append(
-            f"hostfile: {hosts['hostfile']} of the configuration does not exist, so this machine is used alone"
-        )
+        notes.append(f"hostfile: {hosts['hostfile']} of the configuration does not exist, so only this host is used")
         hosts["hostfile"] = None
     total, each = options("global_num_gpus"), options("num_gpus")
     # With a hostfile, its slots decide.
@@ -219,7 +217,7 @@ def _check_extra(options: Options) -> None:
     deepspeed_json.check(extra, "deepspeed_extra_args")
     meant = sorted(set(extra) - set(deepspeed_json.without_effect()))
     if meant:
-        raise ConfigError(f"deepspeed_extra_args: {', '.join(meant)}, expected as keys of their own — move them")
+        raise ConfigError(f"deepspeed_extra_args: {', '.join(meant)}, expected as top-level keys — move them")
 
 
 def _parallel(options: Options, world_size: int) -> Parallel:
@@ -232,7 +230,7 @@ def _parallel(options: Options, world_size: int) -> Parallel:
     method = options("pipe_partition_method")
     if pipeline > 1 and not method.startswith("type:transformer"):
         raise ConfigError(
-            f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — stages are cut by layers here"
+            f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — stages are split by layers"
         )
     stage, offload = deepspeed_json.zero_stage(options("zero_optimization"))
     return Parallel(
@@ -258,7 +256,9 @@ def _optimizer(options: Options) -> tuple[float, OptimizerConfig]:
         raise ConfigError(f"optimizer.type: {kind!r}, expected Adam — the native trainer supports no other here")
     unknown = sorted(map(str, set(section) - {"type", "params", "legacy_fusion"}))
     if unknown:
-        raise ConfigError(f"optimizer: {', '.join(unknown)} unknown beside type and params — correct or leave out")
+        raise ConfigError(
+            f"optimizer: {', '.join(unknown)} unknown, expected type and params only — correct them or leave them out"
+        )
     lr = _number(parameters, "lr", 0.001)
     betas = parameters.pop("betas", [0.9, 0.999])
     if not isinstance(betas, list) or len(betas) != 2 or not all(isinstance(beta, (int, float)) for beta in betas):
@@ -278,7 +278,9 @@ def _optimizer(options: Options) -> tuple[float, OptimizerConfig]:
         if value is not True:
             raise ConfigError(f"optimizer.params.{name}: {value!r}, expected true — no other is supported")
     if parameters:
-        raise ConfigError(f"optimizer.params: {', '.join(map(str, parameters))} unknown — correct or leave out")
+        raise ConfigError(
+            f"optimizer.params: {', '.join(map(str, parameters))} unknown — correct them or leave them out"
+        )
     clip = float(options("gradient_clipping"))
     return lr, OptimizerConfig(
         kind="adam",
@@ -322,7 +324,7 @@ def _precision(options: Options) -> Precision:
         switched_on = [name for name, section in (("fp16", fp16), ("bfloat16", bf16)) if section.get("enabled")]
         asked = sorted({*switched_on, stated or "fp32"} - ({"fp32"} if stated is None and switched_on else set()))
         if len(asked) > 1:
-            raise ConfigError(f"precision: {' and '.join(asked)} are asked for, expected one — leave one out")
+            raise ConfigError(f"precision: {' and '.join(asked)} are both set, expected one — remove one")
         dtype = {"bfloat16": "bf16"}.get(asked[0], asked[0])
     if options("fp16_lm_cross_entropy"):
         raise ConfigError("fp16_lm_cross_entropy: True, expected False — the loss is always computed in fp32")
@@ -333,7 +335,7 @@ def _dtype_of_v2(fp16: dict[str, Any], stated: str | None) -> str:
     if fp16.get("type", stated) == "bfloat16":
         return "bf16"
     if stated == "fp16" and not fp16.get("enabled"):
-        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — say which is meant")
+        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — set one of the two")
     return "fp16" if fp16.get("enabled") else "fp32"
 
 
@@ -345,10 +347,12 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
     }
     together = options("data_path")
     if (together is None) == (not parts["train"]):
-        raise ConfigError("data-path: expected it, or train-data-paths and its like, and not both — give one of them")
+        raise ConfigError(
+            "data-path, train-data-paths: expected one of the two — give data-path, or paths for each part"
+        )
     missing = [name for name, paths in parts.items() if not paths]
     if together is None and missing:
-        raise ConfigError(f"{missing[0]}-data-paths: is not given beside the others — give all three")
+        raise ConfigError(f"{missing[0]}-data-paths: not given, but the others are — give all three")
     return Data(
         train=(together,) if together is not None else parts["train"],
         valid=parts["valid"],
@@ -403,7 +407,7 @@ def _checkpoint(options: Options, own: OwnOptions, iterations: int) -> Checkpoin
     if factor is not None and factor < 1:
         raise ConfigError(f"checkpoint-factor: {factor}, expected at least 1 — correct it")
     if not all(isinstance(step, int) for step in extra):
-        raise ConfigError(f"extra_save_iters: {extra}, expected whole numbers — correct them")
+        raise ConfigError(f"extra_save_iters: {extra}, expected integers — correct them")
     steps = set(extra)
     is_log = options("checkpoint_scale") == "log"
     if is_log and factor is not None:

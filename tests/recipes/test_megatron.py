@@ -244,7 +244,7 @@ def test_interleaved_stages():
         ("--position-embedding-type alibi", "--position-embedding-type: 'alibi', expected learned, rotary or none"),
         ("--save c", "--save: without --save-interval"),
         ("--train-samples 5", "--train-iters, --train-samples: expected one of the two"),
-        ("--lr-warmup-iters 5", "given beside a warm-up of its own length"),
+        ("--lr-warmup-iters 5", "given together with the length of a warmup"),
         ("--split 1,2,3,4", "split: '1,2,3,4', expected shares of train, valid and test"),
         ("--split all", "split: 'all', expected shares of train, valid and test"),
         ("--adam-beta2 1.0", "second beta of Adam: 1.0, expected at least 0 and below 1"),
@@ -320,7 +320,7 @@ def test_all_problems_of_a_command_line_are_reported_at_once():
         "train batch: 128, expected a multiple of micro batch 3",
         "--fp16, --bf16: both are given",
         "--save: without --save-interval",
-        "--mock-data: the native trainer has no samples of its own, expected token files",
+        "--mock-data: the native trainer has no mock data, expected token files",
         "--fp8-format: 'hybrid'",
     ):
         assert named.count(problem) == 1, named

@@ -143,7 +143,7 @@ class Job:
             )
         except FileNotFoundError as error:
             raise LaunchError(
-                f"{run_dir.path}: holds no {run_dir.job.name} — give the run directory that ascend-run printed"
+                f"{run_dir.path}: has no {run_dir.job.name} — give the run directory that ascend-run printed"
             ) from error
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise LaunchError(f"{run_dir.job}: is not a job file ({error}) — remove it") from error
@@ -164,7 +164,7 @@ class Job:
         except OSError as error:
             say(
                 f"{run_dir.job}: {error.strerror}; the job continues, `ascend-adapt status` and `ascend-adapt stop` "
-                "will not know of it — free space there"
+                "will not find it — free space there"
             )
 
 

@@ -45,6 +45,8 @@ def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
     while any(one.is_alive() for one in alive):
         if time.monotonic() > deadline:
             pids = ", ".join(str(one.pid) for one in alive if one.is_alive())
-            raise LaunchError(f"{folder}: pids {pids} still run after {patience_s:.0f} s — look at what they wait for")
+            raise LaunchError(
+                f"{folder}: pids {pids} still run after {patience_s:.0f} s — see where they wait: ps -o pid,wchan"
+            )
         time.sleep(_LOOK_EVERY_S)
     return "ended"

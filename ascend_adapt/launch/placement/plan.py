@@ -131,7 +131,7 @@ def of_ranks(
     several = len(hosts) > 1
     if several and any(host.name in (LOCALHOST, "127.0.0.1", "::1") for host in hosts):
         raise LaunchError(
-            f"{LOCALHOST} together with {len(hosts) - 1} other hosts: they cannot reach it by that name — use its own"
+            f"{LOCALHOST} together with {len(hosts) - 1} other hosts: they cannot use that name — use this host's own"
         )
     nproc = len(hosts[0].slots)
     if share is not None:

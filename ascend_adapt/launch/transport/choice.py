@@ -25,7 +25,7 @@ def check_name(launcher: str) -> None:
     """
     known = ("auto", "local", *extensions.names(GROUP))
     if launcher not in known:
-        raise SettingsError(f"--launcher {launcher}: no transport has this name — choose from {', '.join(known)}")
+        raise SettingsError(f"--launcher {launcher}: is not a transport — choose from {', '.join(known)}")
 
 
 def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: bool = True) -> Transport:

@@ -127,7 +127,7 @@ def test_what_a_finished_job_left_running_is_ended(ascend_run, tmp_path):
     job = ascend_run("bash", "-c", "setsid sleep 1000 & echo $!")
     assert job.returncode == 0
     assert not os.path.exists(f"/proc/{job.stdout.strip()}")
-    assert f"ascend-run: ends what the job left running: {job.stdout.strip()}\n" in job.stderr
+    assert f"ascend-run: stopping processes that the job left running: {job.stdout.strip()}\n" in job.stderr
 
 
 def test_no_process_of_others_is_touched(lasting):
