@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ascend_adapt import terminal
-from ascend_adapt.errors import DataError, SettingsError
+from ascend_adapt.errors import DataError, SettingsError, not_installed
 
 if TYPE_CHECKING:
     from ascend_adapt.data.preprocessing import Counts, PreprocessRequest
@@ -229,4 +229,4 @@ def _needing_numpy(run: Callable[[], Result]) -> Result:
     except ModuleNotFoundError as error:
         if error.name != "numpy":
             raise
-        raise DataError("numpy: not installed, expected for token files — install ascend_adapt[data]") from error
+        raise DataError(not_installed("numpy", "token files", "data")) from error

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt.errors import DataError, SettingsError
+from ascend_adapt.errors import DataError, SettingsError, not_installed
 
 if TYPE_CHECKING:
     from ascend_adapt.evaluation.glm_run import GlmRun
@@ -188,7 +188,7 @@ def _of_this_process(
         from ascend_adapt.evaluation.language_model import LanguageModel, ranks_of_this_job
         from ascend_adapt.evaluation.text import TokenizerOptions, tokenizer_of
     except ModuleNotFoundError as error:
-        raise DataError(f"{error.name}: not installed, expected for evaluation — install it") from error
+        raise DataError(not_installed(error.name, "evaluation", "native")) from error
     with ranks_of_this_job(known.device) as mesh:
         model = LanguageModel.load(known.model, mesh, known.dtype, known.config)
         options = TokenizerOptions(known.tokenizer_type, known.vocab_file, known.merge_file)

@@ -51,7 +51,9 @@ def of_dialect(dialect: str) -> str:
     """Return the help of ``--native DIALECT``: whose arguments it reads, and how to check them."""
     from ascend_adapt.recipes import options
 
-    versions = "\n".join(f"  {one.name:12} {one.source:48} {len(one.options)} options" for one in options.versions(dialect))
+    versions = "\n".join(
+        f"  {one.name:12} {one.source:48} {len(one.options)} options" for one in options.versions(dialect)
+    )
     example = NATIVE_EXAMPLES.get(dialect, f"ascend-run --native {dialect} ...")
     return (
         f"usage: ascend-run [options] --native {dialect} [arguments of {dialect} ...]\n\n"
