@@ -110,7 +110,7 @@ behaviour: install
 
 # The tests that need no torch, on each Python; an interpreter that is missing is reported.
 pythons: install
-	$(BIN)/nox --session python
+	$(BIN)/nox --session python types
 
 # LIBRARY=deepspeed, accelerate, transformers or peft; CHECKOUT is its repository.
 DEVICE ?= cpu
