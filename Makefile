@@ -12,7 +12,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu stress
+.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run screenshots examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu stress
 
 # pip's lines that show progress: what is downloaded, and how big it is.
 SHELL := /bin/bash
@@ -85,6 +85,12 @@ docs-serve: install
 # The support matrix of both READMEs and docs/evidence.md, from documentation/runs.yaml and the records.
 docs-support: install
 	$(BIN)/python documentation/support.py
+
+PLAYWRIGHT ?= 1.65.2
+# Pictures of reports and of the terminal, in build/screenshots; needs Debian's chromium.
+screenshots: install
+	$(BIN)/python -m pip install --quiet playwright==$(PLAYWRIGHT)
+	$(BIN)/python documentation/screenshots.py
 
 # Every command of the READMEs and the quick starts, and every example; `make test` runs the cheap ones.
 docs-run examples: install
