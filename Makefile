@@ -89,8 +89,8 @@ docs-support: install
 PLAYWRIGHT ?= 1.65.2
 # Pictures of reports and of the terminal, in build/screenshots; needs Debian's chromium.
 screenshots: install
-	$(BIN)/python -m pip install --quiet playwright==$(PLAYWRIGHT)
-	$(BIN)/python documentation/screenshots.py
+	$(BIN)/python -m pip install --quiet --upgrade --target build/playwright playwright==$(PLAYWRIGHT)
+	PYTHONPATH=build/playwright $(BIN)/python documentation/screenshots.py
 
 # Every command of the READMEs and the quick starts, and every example; `make test` runs the cheap ones.
 docs-run examples: install

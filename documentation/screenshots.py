@@ -1,4 +1,4 @@
-"""`make screenshots`: pictures of the reports and of the terminal, made from jobs that it runs; look at them before a release.
+"""`make screenshots`: pictures of the reports and of the terminal, made from jobs that it runs.
 
 Reports are opened by Playwright in the installed Chromium, at the width of a phone and of a desk, light and dark, and
 written as PNG to build/screenshots. Output of commands is written there as SVG by rich; those that documents show are
