@@ -20,7 +20,7 @@ PROVES = (
 )
 DOES_NOT = (
     "it does not prove: results, rounding or memory layouts of an NPU, limits of its kernels that are not documented, "
-    "HCCL between machines, or speed (evidence: emulated)"
+    "HCCL between hosts, or speed (evidence: emulated)"
 )
 
 

@@ -258,7 +258,7 @@ class HostsLauncher:
         failures = [failure for link in self._links if (failure := link.failure()) is not None]
         lost = [link for link in self._links if link.lost and link.ended is None]
         for link in lost:
-            self._fail(f"host {link.name}: lost, {link.lost} — look at that machine, and at the network to it")
+            self._fail(f"host {link.name}: lost, {link.lost} — check that host, and the network to it")
         if failures:
             first = min(failures, key=lambda one: one.time_ns)
             for line in first.report(self._assignment.run_dir):

@@ -110,8 +110,8 @@ def overlooked(environ: Mapping[str, str]) -> str:
     if ranks < 2 or "RANK" not in environ or "LOCAL_RANK" in environ:
         return ""
     return (
-        f"RANK={environ['RANK']} and WORLD_SIZE={ranks} are set and not used, this machine runs a job of its own — if "
-        f"it is one of {ranks} machines, give --nnodes {ranks} --node-rank {environ['RANK']}"
+        f"RANK={environ['RANK']} and WORLD_SIZE={ranks} are set and not used, this host runs its own job — if "
+        f"it is one of {ranks} hosts, give --nnodes {ranks} --node-rank {environ['RANK']}"
     )
 
 

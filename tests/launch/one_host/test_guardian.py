@@ -332,7 +332,7 @@ def test_a_program_that_cannot_be_started_is_reported_in_one_line(ascend_run, tm
     (tmp_path / "broken").chmod(0o755)
     job = ascend_run("./broken")
     assert job.returncode == 1
-    assert "ascend-run: ./broken: Exec format error, expected a program that can be started" in job.stderr
+    assert "ascend-run: ./broken: Exec format error, expected a program that starts" in job.stderr
     assert "Traceback" not in job.stderr
 
 
