@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,6 +103,11 @@ class _MainParser(argparse.ArgumentParser):
     """The parser of `ascend-adapt`, whose help lists the commands in groups."""
 
     def error(self, message: str) -> NoReturn:
+        if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
+            known = [name for names in _COMMANDS.values() for name in names]
+            close = difflib.get_close_matches(unknown[1], known, 1)
+            step = f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
+            self.exit(2, f"{self.prog}: {unknown[1]!r} is not a command — {step}\n")
         self.exit(2, f"{self.prog}: {message} — see {self.prog} --help\n")
 
     def format_help(self) -> str:

@@ -72,6 +72,14 @@ def test_help_lists_every_command_in_one_group_on_one_screen(capsys):
     assert max(map(len, lines)) <= 100
 
 
+def test_an_unknown_command_names_the_closest(capsys):
+    for word, step in (("stauts", "did you mean status?"), ("x", "see ascend-adapt --help")):
+        with pytest.raises(SystemExit) as exit_:
+            main([word])
+        assert exit_.value.code == 2
+        assert capsys.readouterr().err == f"ascend-adapt: {word!r} is not a command — {step}\n"
+
+
 def test_the_help_of_every_command_has_examples_that_it_accepts():
     parser = cli._parser()
     for name, examples in cli._EXAMPLES_OF.items():

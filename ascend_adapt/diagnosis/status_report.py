@@ -130,7 +130,8 @@ def of_run(run_dir: Path) -> Report:
     if not files and (unreached or failure):
         return Report(f"no status: no rank of {run_dir} was reached", (), tuple(unreached), failure=failure)
     if not files:
-        raise NoStatus(f"{run_dir}: has no adapt-status.<rank>.json — pass the run directory that ascend-run printed")
+        found = "has no adapt-status.<rank>.json" if run_dir.is_dir() else "is not a folder"
+        raise NoStatus(f"{run_dir}: {found}, expected a run directory — pass the one that ascend-run printed")
     ranks: dict[int, dict[str, Any]] = {}
     for file in files:
         try:

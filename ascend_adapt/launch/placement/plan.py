@@ -93,7 +93,8 @@ def local_host(request: Request, device: str, devices_found: int, share: Cluster
     """
     if device != "cpu" and not devices_found and request.nproc is None:
         raise LaunchError(
-            f"--device {device}: found none here — see `ascend-adapt doctor --device {device}`, or choose --device cpu"
+            f"--device {device}: no device found on this host — see `ascend-adapt doctor --device {device}`, or choose "
+            "--device npu-emulated or cpu"
         )
     nproc = request.nproc or (share.nproc if share is not None else None) or max(devices_found, 1)
     if device != "cpu" and nproc > devices_found:
