@@ -22,7 +22,7 @@ SHOWN := | sed -u -n -E 's/^ *(Downloading|Using cached|Installing collected pac
 
 # What the demonstration needs; the tests need more.
 $(VENV)/.demo: setup.cfg constraints.txt
-	@echo "Installing torch and DeepSpeed into $(VENV): about 0.3 GB to download with a CPU build of torch, 1.2 GB on disk."
+	@echo "Installing torch and DeepSpeed into $(VENV): about 0.3 GB to download with a CPU build of torch (nearly 3 GB with PyPI's CUDA build), 1.2 GB on disk."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch $(SHOWN)
 	$(INSTALL) --editable '.[deepspeed,data]' $(SHOWN)

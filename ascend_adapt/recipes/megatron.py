@@ -300,7 +300,7 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
     together = tuple(_words(options("data_path")))
     if bool(together) == bool(train):
         raise ConfigError(
-            "--data-path, --train-data-path: expected one of the two — give --data-path, or a path for each part"
+            "--data-path: expected it, or paths for train, valid and test, not both — give one of the two"
         )
     name = options.version.name
     return Data(

@@ -150,7 +150,7 @@ def test_which_gelu_each_version_takes(version, options, formula):
             "--weight-decay-incr-style cosine --start-weight-decay 0.2 --end-weight-decay 0.1",
             "--end-weight-decay: 0.1, expected at least --start-weight-decay 0.2",
         ),
-        ("--lr-decay-style WSD", "WSD without a length of its decay"),
+        ("--lr-decay-style WSD", "WSD without the length of its decay"),
     ],
 )
 def test_schedules_that_upstream_stops_at(options, message):
@@ -270,7 +270,7 @@ def test_an_invalid_command_line_is_one_sentence(more, message):
         ("[]", "is a list, expected an object"),
         ('{"zero_optimisation": {}}', r"zero_optimisation is unknown — did you mean zero_optimization\?"),
         ('{"amp": {"enabled": true}}', "amp is switched on"),
-        ('{"fp16": {"enabled": true}, "train_batch_size": 64}', "train_batch_size 64, expected 8 as the command line"),
+        ('{"fp16": {"enabled": true}, "train_batch_size": 64}', "train_batch_size 64, expected 8 as on the command line"),
         ('{"fp16": {"enabled": false}}', "fp16 is off, expected the command line to agree"),
         ('{"fp16": {"enabled": true}, "zero_optimization": {"stage": 4}}', "stage: 4, expected 0, 1, 2 or 3"),
         ('{"fp16": {"enabled": true, "hystersis": 1}}', r"fp16.hystersis: is unknown — did you mean hysteresis\?"),
