@@ -392,7 +392,7 @@ class TrainingRun:
     def _reason_to_stop(self, iteration: int) -> str | None:
         """Return why the run stops after this iteration, the same on every rank, or None."""
         if self.config.exit_interval and iteration % self.config.exit_interval == 0:
-            return "as asked"
+            return "as requested"
         return "as a signal or the time limit asks" if self.votes else None
 
     @property

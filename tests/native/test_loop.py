@@ -77,7 +77,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(settings, tmp_path):
     assert first.said == [
         f"starting from random weights: {folder} has no checkpoint yet, and the run will be saved there",
         f"saving {folder / 'iter_0000004'}",
-        "stopping after iteration 4, as asked",
+        "stopping after iteration 4, as requested",
     ]
     assert (folder / "latest_checkpointed_iteration.txt").read_text() == "4"
     then = run(replace(settings, checkpoint=checkpoint))
