@@ -123,12 +123,12 @@ def verdict(runs: Path, cpu: Run, npu: Run, bare: Run) -> int:
     print(f"\nVerdict: {'the unmodified job trains on emulated NPUs' if passed else 'FAILED'}")
     print(
         f"  losses     {'equal' if is_equal else 'NOT equal'} on CPUs and emulated NPUs: {len(cpu.losses)} losses, "
-        f"{cpu.losses[0]:.4f} to {cpu.losses[-1]:.4f}, relative difference at most {difference:.0e} (fp32)"
+        f"{cpu.losses[0]:.4f} to {cpu.losses[-1]:.4f}, differing by at most {difference:.1g} (fp32)"
     )
     print(f"  unadapted  {without_adaptation(bare, runs / 'extensions')}")
     print(f"  patches    {len(applied)} applied (without them: {prevented}); reasons: {reasons}")
     print(f"  drifted    {', '.join(one['patch'] for one in wrong) or 0} (also failed or lost)")
-    print(f"  next       open {runs}/npu-emulated/rehearsal.html; ascend-run --device npu-emulated your_script.py")
+    print(f"  next       open {runs}/npu-emulated/rehearsal.html; ascend-run --device npu-emulated train.py")
     return 0 if passed else 1
 
 
