@@ -1,4 +1,4 @@
-"""YAML that somebody else wrote: plain values only, and aliases cannot make it larger than its file."""
+"""Untrusted YAML: plain values only, and aliases cannot expand it beyond the size of its file."""
 
 from __future__ import annotations
 

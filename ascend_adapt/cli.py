@@ -99,9 +99,7 @@ _EXAMPLES_OF = {
 }
 
 
-class _MainParser(argparse.ArgumentParser):
-    """The parser of `ascend-adapt`, whose help lists the commands in groups."""
-
+class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
             known = [name for names in _COMMANDS.values() for name in names]
@@ -110,6 +108,10 @@ class _MainParser(argparse.ArgumentParser):
             self.exit(2, f"{self.prog}: {unknown[1]!r} is not a command — {step}\n")
         self.exit(2, f"{self.prog}: {message} — see {self.prog} --help\n")
 
+
+class _MainParser(_Parser):
+    """The parser of `ascend-adapt`, whose help lists the commands in groups."""
+
     def format_help(self) -> str:
         (commands,) = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))
         helps = {one.dest: one.help for one in commands._choices_actions}
@@ -117,11 +119,6 @@ class _MainParser(argparse.ArgumentParser):
         for title, names in _COMMANDS.items():
             lines += ["", f"{title}:", *(f"  {name:11} {helps[name]}" for name in names)]
         return "\n".join((*lines, "", "  --version   the version", "", _EXAMPLES))
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} — see {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:

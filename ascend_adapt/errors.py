@@ -47,6 +47,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def type_and_message(error: BaseException) -> str:
+    """Return the type and message of an exception on one line."""
+    return ": ".join(filter(None, (type(error).__name__, one_line(error))))
+
+
 def system_error(error: OSError) -> str:
     """Return the operating system's message; for an exhausted limit, also which one and how to raise it."""
     text = error.strerror or one_line(error)

@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import sys
+from importlib.metadata import EntryPoints
 from typing import Any
 
-from ascend_adapt.errors import SettingsError, one_line
+from ascend_adapt.errors import SettingsError, type_and_message
 
 
-def names(group: str) -> list[str]:
-    """Return the names that the installed distributions give to the entry points of this group."""
-    return sorted({point.name for point in importlib.metadata.entry_points(group=group)})
-
-
-def load(group: str, name: str, built_in: str) -> Any:
-    """Return what an entry point names.
+def names(group: str, built_in: str) -> list[str]:
+    """Return the names that the installed distributions give to the entry points of this group.
 
     ``built_in``: a name that this package itself has in this group.
 
     Raises:
-        SettingsError: no entry point has this name, or it cannot be imported.
+        SettingsError: the installed metadata is of another version than this code.
     """
-    known = names(group)
+    known = sorted(_points(group).names)
     if built_in not in known:
         raise SettingsError(
             f"{built_in}: is not among the entry points of {group}, so the installed metadata is of another version "
             "than this code — install ascend_adapt again"
         )
+    return known
+
+
+def load(group: str, name: str, built_in: str) -> Any:
+    """Return what an entry point names; ``built_in`` as in ``names``.
+
+    Raises:
+        SettingsError: no entry point has this name, it cannot be imported, or as in ``names``.
+    """
+    known = names(group, built_in)
     if name not in known:
         raise SettingsError(f"{name}: expected one of {', '.join(known)} — choose one")
-    (point, *_) = importlib.metadata.entry_points(group=group, name=name)
+    (point, *_) = _points(group).select(name=name)
     try:
         return point.load()
     except (Exception, SystemExit) as error:  # a third party's module may raise anything
         owner = f" (of {point.dist.name})" if point.dist is not None else ""
         raise SettingsError(
-            f"{name}{owner}: importing {point.value} raised {type(error).__name__}: {one_line(error)} — correct or "
-            "uninstall it"
+            f"{name}{owner}: importing {point.value} raised {type_and_message(error)} — correct or uninstall it"
         ) from error
+
+
+def _points(group: str) -> EntryPoints:
+    return _installed(group, tuple(sys.path))
+
+
+@functools.cache  # the files of every distribution on sys.path are read: some 10 ms
+def _installed(group: str, path: tuple[str, ...]) -> EntryPoints:
+    return importlib.metadata.entry_points(group=group)

@@ -16,6 +16,12 @@ DEVICE_NODES = {"npu": "davinci[0-9]*", "cuda": "nvidia[0-9]*"}
 VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
 
 
+def own_rank() -> int | None:
+    """Return this process's rank, or None; a process that a rank starts inherits RANK but is not one."""
+    rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
+    return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
+
+
 def device_nodes(kind: str, dev: Path = Path("/dev")) -> list[str]:
     """Return the names of this host's device nodes of one kind (``npu`` or ``cuda``), in numerical order."""
     nodes = (path.name for path in dev.glob(DEVICE_NODES[kind]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Patch, Symptom, wrap
+from ascend_adapt import Call, Patch, Symptom, wrap
 
 CUDA = "cuda"
 CPU = "cpu"  # the name of DeepSpeed's CPU accelerator; the type is 'torch.FloatTensor'
@@ -32,11 +32,11 @@ def type_names(
         without="crash",
         symptom=Symptom(comparison),
     )
-    def with_type_names(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def with_type_names(call: Call) -> Any:
         """Run with the type names that the code compares with."""
         from ._type_names import TypeNames
 
         with TypeNames(named):
-            return wrapped(*args, **kwargs)
+            return call.proceed()
 
     return with_type_names

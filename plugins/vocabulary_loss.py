@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
+
+from ascend_adapt import Call
 
 from . import call_arguments
 
@@ -13,9 +14,7 @@ NAMES = ("vocab_parallel_logits", "target", "label_smoothing", "tp_group")
 
 
 def vocabulary_loss(
-    wrapped: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     *,
     names: tuple[str, ...],
     groups: str,
@@ -25,9 +24,9 @@ def vocabulary_loss(
     ``groups`` is the module that has the tensor-parallel group. Upstream's own code computes other calls: Megatron
     smooths labels over the columns of a rank, not the vocabulary, and fp64 logits give a loss of another dtype.
     """
-    given = call_arguments.known(names, args, kwargs)
+    given = call_arguments.known(names, call)
     if given is None or given.get("label_smoothing") or str(given[NAMES[0]].dtype) == "torch.float64":
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     from ascend_adapt.kernels import cross_entropy
 
     group = given.get("tp_group")

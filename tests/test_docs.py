@@ -88,7 +88,7 @@ def test_ci_runs_the_commands_of_the_readme():
 
 def test_the_quoted_output_of_status_is_what_it_prints():
     (quoted,) = [block for block in code_blocks("docs/how-it-works.md", "") if "applied" in block]
-    patches = {f"{one.plugin}.{one.name}": one for one in PluginManager().patches()}
+    patches = {one.full_name: one for one in PluginManager().patches()}
     outcomes = tuple(patches[name].outcome("applied", "") for name in re.findall(r"(?m)^(\S+)", quoted))
     assert len(outcomes) == 2
     with contextlib.redirect_stdout(io.StringIO()) as printed:

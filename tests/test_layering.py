@@ -26,13 +26,14 @@ MAY_IMPORT = {
     "ascend_adapt.npu_limits": set(),
     "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.terminal"},
     "ascend_adapt.data": {"ascend_adapt.probe", "ascend_adapt.terminal"},
-    "ascend_adapt.emulation": {"ascend_adapt.npu_limits"},
+    "ascend_adapt.emulation": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.native": {
         "ascend_adapt.alignment.updates",
         "ascend_adapt.bounded_yaml",
         "ascend_adapt.checkpoint",
         "ascend_adapt.data",
+        "ascend_adapt.extensions",
         "ascend_adapt.kernels",
         "ascend_adapt.probe",
     },
@@ -109,8 +110,10 @@ MAY_IMPORT = {
     },
     "ascend_adapt.launch.request": {
         *("ascend_adapt", "ascend_adapt.alignment.selection", "ascend_adapt.emulation", "ascend_adapt.launch.cores"),
+        "ascend_adapt.launch.argument_types",
         "ascend_adapt.launch.help_text",
     },
+    "ascend_adapt.launch.argument_types": {"ascend_adapt.alignment.selection", "ascend_adapt.emulation"},
     # Pure text to data, and DeepSpeed's format.
     "ascend_adapt.launch.placement.hostfile": set(),
     "ascend_adapt_plugins": {
@@ -120,6 +123,7 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.launch.placement.hostfile",
         "ascend_adapt.patches.declare.spec",
+        "ascend_adapt.patches.declare.terms",
     },
 }
 # The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.
@@ -135,7 +139,7 @@ WITHOUT_TORCH = [
         *("samples.preflight", "samples.token_files", "samples.glm_text", "samples.cloze_examples"),
     )
 ]
-MAY_IMPORT.update({name: {"ascend_adapt.data", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
+MAY_IMPORT.update({name: {"ascend_adapt.data", "ascend_adapt.extensions", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
 # What records inside a rank; the rest of alignment, which compares, needs no torch.
 RECORDING_WITH_TORCH = {
     f"ascend_adapt.alignment.{name}"
@@ -149,7 +153,16 @@ FLOORS = {
     "ascend_adapt.patches": ("declare", "judge", "apply", "session"),
     # The bootstrap of every process, but for what has to be standard library alone.
     "ascend_adapt.launch": (
-        *("cores", "help_text", "request", "placement", "one_host", "transport", "bootstrap._ascend_adapt_signals"),
+        *(
+            "cores",
+            "argument_types",
+            "help_text",
+            "request",
+            "placement",
+            "one_host",
+            "transport",
+            "bootstrap._ascend_adapt_signals",
+        ),
         *("in_process", "bootstrap", "many_hosts", "jobs", "cli"),
     ),
     "ascend_adapt.native": (

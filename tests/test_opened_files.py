@@ -26,7 +26,7 @@ ROWS = {
     "token index": "data/legacy_index data/mapping data/token_index data/merging",
     "index cache": "data/index_cache",
     "tokenizer.json": "data/glm_tokenizer data/tokenizer data/preprocessing recipes/vocabulary",
-    "JSON lines": "data/inputs native/samples/glm_text native/samples/cloze_examples recipes/glm",
+    "JSON lines": "data/inputs native/samples/glm_text native/samples/cloze_examples recipes/glm_samples",
     "Parquet": "data/parquet",
     "YAML of GPT-NeoX": "recipes/neox_files native/__main__ checkpoint/dialects/glm",
     "DeepSpeed JSON": """recipes/deepspeed_json launch/one_host/run_directory launch/one_host/failures

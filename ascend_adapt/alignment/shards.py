@@ -25,8 +25,8 @@ _PARALLEL_STATES = (
 class Shard:
     """A rank's shard of a tensor: along ``axis``, or, if that is None, one of the terms that sum up to the tensor.
 
-    With a stride the tensor is a concatenation of so many tensors (gate and up of a gated layer), of each of which the
-    rank has its shard.
+    With a stride the tensor concatenates ``stride`` tensors (gate and up of a gated layer), and the rank has its shard
+    of each.
     """
 
     axis: int | None

@@ -21,7 +21,8 @@ class Dialect(Protocol):
         """Return the checkpoint; raises CheckpointError if it cannot be read."""
 
 
-# In order: the first that recognises its files.
+# In order: the first that recognises its files. Not entry points, unlike dialects of the native trainer: the names and
+# layouts of the canonical state change with the trainer, and a reader of another version would give wrong weights.
 _DIALECTS: dict[str, Dialect] = {
     "native": native,
     "hf": hugging_face,

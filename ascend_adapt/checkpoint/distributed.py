@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from ascend_adapt.checkpoint.torch_files import StandIn, load_torch_file
 from ascend_adapt.checkpoint.writing import owned
-from ascend_adapt.errors import CheckpointError, one_line
+from ascend_adapt.errors import CheckpointError, type_and_message
 
 METADATA = ".metadata"
 _STRUCTURES = "torch.distributed.checkpoint.metadata"
@@ -194,7 +194,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
         # What a damaged pickle raises is not documented to be one error.
         except Exception as error:
             raise CheckpointError(
-                f"{self._file}: cannot be read ({type(error).__name__}: {one_line(error)}), expected the metadata of a "
+                f"{self._file}: cannot be read ({type_and_message(error)}), expected the metadata of a "
                 "distributed checkpoint — load another checkpoint"
             ) from error
         others = sorted(str(name) for name, entry in entries.items() if not isinstance(entry, TensorStorageMetadata))

@@ -49,11 +49,11 @@ def publish(folder: Path, output: Path, sums_in: Path) -> None:
     """Sync a written folder to disk and rename it to its final path; the checksums of its files go into ``sums_in``."""
     lines = []
     for path in sorted(one for one in folder.rglob("*") if one.is_file()):
-        _sync(path)
+        sync_folder(path)
         if path.is_relative_to(sums_in):
             lines.append(f"{checksum(path)}  {path.relative_to(sums_in)}\n")
     (sums_in / SUMS).write_text("".join(lines), encoding="utf-8")
-    _sync(sums_in / SUMS)
+    sync_folder(sums_in / SUMS)
     for inner in (folder, *(one for one in folder.rglob("*") if one.is_dir())):
         sync_folder(inner)
     if output.is_dir():
@@ -77,14 +77,6 @@ def check_sums(folder: Path) -> None:
         if not path.is_file() or checksum(path) != expected:
             what = "differs from its recorded checksum" if path.is_file() else "is missing"
             raise CheckpointError(f"{path}: {what}, expected the file that {SUMS} lists — restore it")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _is_alive(pid: str) -> bool:

@@ -129,7 +129,9 @@ def _transformers_logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
         name: sorted(info[name]) for name in ("missing_keys", "unexpected_keys", "mismatched_keys") if info.get(name)
     }
     if wrong:
-        raise CheckpointError(f"{folder}: transformers reports {wrong}, expected neither")
+        raise CheckpointError(
+            f"{folder}: transformers reports {wrong}, expected every weight to match — report this as a bug"
+        )
     with torch.no_grad():
         logits: torch.Tensor = model.float().eval()(tokens).logits
     return logits

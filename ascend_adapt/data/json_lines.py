@@ -17,7 +17,7 @@ Check = Callable[[Any], str]
 
 
 def text(value: Any) -> str:
-    """Expect a string with more than white space."""
+    """Check that a value is a string that is not blank."""
     return "" if isinstance(value, str) and value.strip() else "text"
 
 

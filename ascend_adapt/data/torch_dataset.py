@@ -152,29 +152,23 @@ def gpt_dataset(
         SettingsError: an argument is invalid.
     """
     rules = find_dialect(dialect)
-    if part not in PARTS or len(num_samples) != len(PARTS):
-        raise SettingsError(
-            f"part {part!r} of {len(num_samples)} numbers, expected one of {', '.join(PARTS)} and a number for each"
-            " — None is one epoch"
-        )
-    if dataloader_type not in SAMPLERS:
-        raise SettingsError(f"dataloader_type: {dataloader_type!r}, expected single or cyclic — as in Megatron")
+    _check_choices(part, num_samples, dataloader_type)
     weights, prefixes = parse_blend([data_path] if isinstance(data_path, str) else list(data_path))
     weights = normalised(weights, one_by_one=not rules.splits_at_bookends)
     wanted = num_samples[PARTS.index(part)]
-    drop_last_partial_sequence = drop_last_partial_sequence or part != "valid"
+    options = {
+        "seq_length": seq_length,
+        "seed": seed,
+        "dialect": dialect,
+        "drop_last_partial_sequence": drop_last_partial_sequence or part != "valid",
+        "extra_token": extra_token,
+    }
     builds = builds_index_cache(rank, local_rank, shared_storage)
     progress = IndexProgress(prints=builds)
     datasets = []
     for number, (weight, prefix) in enumerate(zip(weights, prefixes, strict=True), 1):
         progress(f"{part} samples of {prefix} ({number} of {len(prefixes)})")
         tokens = IndexedDataset(prefix)
-        sequences = split_sequences(split, len(tokens), dialect)[PARTS.index(part)]
-        if not sequences:
-            raise DataError(
-                f"{prefix}: no sequence in {part} by --split {split}, expected some of its {len(tokens)} — give that "
-                "part more"
-            )
         asked = wanted if wanted is None or len(prefixes) == 1 else samples_to_ask_for(wanted, weight)
         if asked is not None:
             # Else a run with just enough text would lack the hidden sample at its end.
@@ -183,15 +177,8 @@ def gpt_dataset(
             progress,
             IndexCache(cache or f"{prefix}_index_cache", builds=builds),
             tokens,
-            sequences,
-            {
-                "seq_length": seq_length,
-                "num_samples": asked,
-                "seed": seed,
-                "dialect": dialect,
-                "drop_last_partial_sequence": drop_last_partial_sequence,
-                "extra_token": extra_token,
-            },
+            _sequences(tokens, part, split, dialect),
+            {**options, "num_samples": asked},
         )
         datasets.append(
             GPTDataset(
@@ -211,17 +198,7 @@ def gpt_dataset(
         # Megatron-core blends the requested number of samples; the others as many as all datasets have.
         size = wanted if rules.splits_at_bookends and wanted is not None else sum(map(len, datasets))
         folder = cache or Path(prefixes[0]).with_name("blend_index_cache")
-        # Normalised twice, as upstream: by the function that parses the arguments, then by the class that blends.
-        weights = normalised(weights, one_by_one=False)
-
-        def blended(samples: int) -> None:
-            progress(f"blending {len(datasets)} token files, {samples / size:.0%} of {size} samples")
-
-        blend = IndexCache(folder, builds=builds).load(
-            {"blend": weights, "size": size},
-            lambda: dict(zip(("datasets", "numbers"), blend_order(weights, size, blended), strict=True)),
-        )
-        dataset = BlendedDataset(datasets, blend["datasets"], blend["numbers"])
+        dataset = _blended(progress, IndexCache(folder, builds=builds), datasets, weights, size)
     return dataset, SAMPLERS[dataloader_type](
         len(dataset),
         consumed_samples=consumed_samples,
@@ -229,6 +206,46 @@ def gpt_dataset(
         data_parallel_rank=data_parallel_rank,
         data_parallel_size=data_parallel_size,
     )
+
+
+def _check_choices(part: str, num_samples: Sequence[int | None], dataloader_type: str) -> None:
+    if part not in PARTS or len(num_samples) != len(PARTS):
+        raise SettingsError(
+            f"part {part!r} of {len(num_samples)} numbers, expected one of {', '.join(PARTS)} and a number for each"
+            " — None is one epoch"
+        )
+    if dataloader_type not in SAMPLERS:
+        raise SettingsError(f"dataloader_type: {dataloader_type!r}, expected single or cyclic — as in Megatron")
+
+
+def _sequences(tokens: IndexedDataset, part: str, split: str, dialect: str) -> range:
+    sequences = split_sequences(split, len(tokens), dialect)[PARTS.index(part)]
+    if not sequences:
+        raise DataError(
+            f"{tokens.prefix}: no sequence in {part} by --split {split}, expected some of its {len(tokens)} — give "
+            "that part more"
+        )
+    return sequences
+
+
+def _blended(
+    progress: IndexProgress,
+    cache: IndexCache,
+    datasets: Sequence[GPTDataset],
+    weights: Sequence[float],
+    size: int,
+) -> BlendedDataset:
+    # Normalised twice, as upstream: by the function that parses the arguments, then by the class that blends.
+    shares = normalised(weights, one_by_one=False)
+
+    def blended(samples: int) -> None:
+        progress(f"blending {len(datasets)} token files, {samples / size:.0%} of {size} samples")
+
+    blend = cache.load(
+        {"blend": shares, "size": size},
+        lambda: dict(zip(("datasets", "numbers"), blend_order(shares, size, blended), strict=True)),
+    )
+    return BlendedDataset(datasets, blend["datasets"], blend["numbers"])
 
 
 def _cached_order(

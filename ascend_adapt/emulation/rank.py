@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ascend_adapt.probe import own_rank
+
 _is_watching = False
 
 
@@ -50,14 +52,8 @@ def _install(torch_npu: ModuleType) -> None:
         os.register_at_fork(after_in_child=lambda: _begin_as_child(Path(run_dir)))
 
 
-def _own_rank() -> int | None:
-    """Return this process's rank; a process that a rank starts inherits RANK but is not one."""
-    rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
-    return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
-
-
 def _process() -> str:
-    rank = _own_rank()
+    rank = own_rank()
     if rank is not None:
         return str(rank)
     inherited = os.environ.get("RANK", "")
@@ -85,7 +81,7 @@ def _begin_as_child(run_dir: Path) -> None:
 def _write(run_dir: Path, pid: int) -> None:
     from ascend_adapt.emulation import report
 
-    if os.getpid() != pid or (_own_rank() is None and not report.tally.operators):
+    if os.getpid() != pid or (own_rank() is None and not report.tally.operators):
         return  # a forked child runs our exit handlers too; other processes of a rank may have nothing to report
     path = report_path(run_dir, _process())
     aside = path.with_name(f".{path.name}.{pid}")

@@ -26,7 +26,7 @@ class Strips:
 
 
 def strips(rows: int, columns: int, device: Any, *, per_processor: int) -> Strips:
-    """Return the tiling of a matrix [rows, columns] on a device, for so many programs on each of its processors."""
+    """Return the tiling of a matrix [rows, columns] on a device, with this number of programs per processor."""
     return _strips(rows, columns, multiprocessors(device) * per_processor)
 
 

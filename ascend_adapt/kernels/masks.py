@@ -89,7 +89,9 @@ def check_prefix(prefix: Any, batch: int, queries: int, keys: int) -> None:
     if not is_tensor(prefix) or str(prefix.dtype) != "torch.int64" or tuple(prefix.shape) != (batch,):
         raise KernelArgumentError(f"prefix: is {describe(prefix)}, expected int64 [{batch}] — convert it")
     if queries != keys:
-        raise KernelArgumentError(f"prefix: with {queries} queries and {keys} keys, expected as many — use masked_out")
+        raise KernelArgumentError(
+            f"prefix: with {queries} queries and {keys} keys, expected equal lengths — use masked_out"
+        )
 
 
 def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int | None, device: Any) -> Any:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
 
-from ascend_adapt.alignment.selection import Selection
-from ascend_adapt.emulation import SOCS
 from ascend_adapt.emulation.full_size import STEPS
-from ascend_adapt.errors import SettingsError
-from ascend_adapt.launch import help_text
+from ascend_adapt.launch import argument_types, help_text
+from ascend_adapt.launch.argument_types import DEVICES
 from ascend_adapt.launch.cores import ALWAYS_ALLOWED, RANKS_A_CORE
 
-DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 NATIVE = "ascend_adapt.native"
 
 USAGE = """\
@@ -137,64 +134,28 @@ def parse(argv: Sequence[str]) -> Request:
     form = "module" if known.module else "script" if target.endswith(".py") else "command"
     if known.once and form != "script":
         parser.error(f"--once {target}: expected a script.py — leave it out, a command is started once anyway")
-    return Request(
+    return _request(
+        known,
         target=target,
         arguments=arguments,
         form=form,
-        native=known.native,
-        fallback=known.fallback,
-        once=known.once,
-        nproc=known.nproc,
+        inner=inner,
         device=known.device.partition(":")[0],
         soc=known.device.partition(":")[2] or Request.soc,
-        master_addr=known.master_addr,
-        master_port=known.master_port,
-        hostfile=known.hostfile,
-        include=known.include,
-        exclude=known.exclude,
-        launcher=known.launcher,
-        ssh_port=known.ssh_port,
-        export=tuple(known.export),
         nodes=known.nnodes,
         node=known.node_rank,
-        node_ips=known.node_ips,
-        container=known.container,
-        source=known.source,
-        python=known.python,
-        wheel=known.wheel,
-        line=known.line,
-        inner=inner,
-        disable=tuple(known.disable),
-        allow_drift=tuple(known.allow_drift),
-        strict=known.strict,
-        numerics=known.numerics,
-        cuda_code=known.cuda_code,
-        deterministic=known.deterministic,
-        npu_compile_mode=known.npu_compile_mode,
         adapt=not known.no_adapt,
-        pass_local_rank=known.pass_local_rank,
-        oversubscribe=known.oversubscribe,
         exit_signals=tuple(known.exit_signal),
-        max_restarts=known.max_restarts,
-        grace=known.grace,
-        compile=known.compile,
-        eval_only=known.eval_only,
-        sample_prompts=known.sample_prompts,
-        sample_tokens=known.sample_tokens,
-        profile=known.profile,
-        profile_ranks=known.profile_ranks,
-        record=known.record,
-        record_steps=known.record_steps,
-        record_ranks=known.record_ranks,
-        record_inputs=known.record_inputs,
-        log_dir=known.log_dir,
         progress=not known.no_progress,
-        annotate=known.annotate,
         full_size_steps=known.full_size_steps if known.full_size else None,
-        dry_run=known.dry_run,
-        json=known.json,
-        debug=known.debug,
     )
+
+
+def _request(known: argparse.Namespace, **derived: Any) -> Request:
+    """Return the request; an option has the name of its field, unless its field is ``derived``."""
+    same = {field.name: getattr(known, field.name) for field in fields(Request) if field.name not in derived}
+    lists = {name: tuple(value) for name, value in same.items() if isinstance(value, list)}
+    return Request(**{**same, **lists, **derived})
 
 
 def without_effect_on_a_command(request: Request) -> list[str]:
@@ -250,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="run a module as the script, as python -m does")
     names = ("--nproc", "--nproc-per-node", "--num-gpus", "--num-gpus-per-node")
-    add(*names, dest="nproc", type=_at_least_one, metavar="N", help=_NPROC)
+    add(*names, dest="nproc", type=argument_types.at_least_one, metavar="N", help=_NPROC)
     add("--native", metavar="DIALECT", help="train with the native trainer, using the arguments of this dialect")
     add(
         "--fallback", choices=("native",), help="use the native trainer if packages that the script imports are missing"
@@ -258,22 +219,28 @@ def _parser() -> argparse.ArgumentParser:
     add("--once", action="store_true", help="start the script once, not once per rank: for scripts that start ranks")
     add(
         "--device",
-        type=_device,
+        type=argument_types.device,
         default="auto",
         help="device that the ranks run on; SOC is for npu-emulated (default: auto, detect it)",
         metavar="|".join(DEVICES) + "[:SOC]",
     )
     add("--master-addr", metavar="HOST", help="address of rank 0 (default: 127.0.0.1)")
-    add("--master-port", type=_port, metavar="PORT", help="port of rank 0 (default: a free one)")
+    add("--master-port", type=argument_types.port, metavar="PORT", help="port of rank 0 (default: a free one)")
     add("-H", "--hostfile", metavar="FILE", help="hosts of the job, in DeepSpeed's format; reached by ssh or pdsh")
     add("-i", "--include", metavar="HOST:SLOT,..@HOST", help="use only these hosts and slots of the hostfile")
     add("-e", "--exclude", metavar="HOST:SLOT,..@HOST", help="use all hosts and slots of the hostfile but these")
     add("--launcher", default="auto", metavar="auto|local|ssh|pdsh", help="transport to other hosts (default: ssh)")
-    add("--ssh-port", type=_port, metavar="PORT", help="port of the ssh servers on the other hosts")
+    add("--ssh-port", type=argument_types.port, metavar="PORT", help="port of the ssh servers on the other hosts")
     add("--export", action="append", default=[], metavar="NAME", help="forward this environment variable to all hosts")
-    add("--nnodes", "--num-nodes", dest="nnodes", type=_at_least_one, metavar="N", help=_NNODES)
-    add("--node-rank", type=_at_least_zero, metavar="N", help="rank of this host among them, from 0")
-    add("--node-ips", type=_words, default=(), metavar="IP,IP", help="addresses of all hosts, including this one")
+    add("--nnodes", "--num-nodes", dest="nnodes", type=argument_types.at_least_one, metavar="N", help=_NNODES)
+    add("--node-rank", type=argument_types.at_least_zero, metavar="N", help="rank of this host among them, from 0")
+    add(
+        "--node-ips",
+        type=argument_types.words,
+        default=(),
+        metavar="IP,IP",
+        help="addresses of all hosts, including this one",
+    )
     add("--disable", action="append", default=[], metavar="NAME", help="do not load this plugin or apply this patch")
     add(
         "--allow-drift",
@@ -300,8 +267,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--pass-local-rank", action="store_true", help="add --local_rank=N to the script's arguments")
     add("--oversubscribe", action="store_true", help=_OVERSUBSCRIBE)
     add("--exit-signal", action="append", default=[], choices=EXIT_SIGNALS, help=_EXIT_SIGNAL)
-    add("--max-restarts", type=_at_least_zero, default=0, metavar="N", help="restart all ranks up to N times")
-    add("--grace", type=_seconds, metavar="SECONDS", help=_GRACE)
+    add(
+        "--max-restarts",
+        type=argument_types.at_least_zero,
+        default=0,
+        metavar="N",
+        help="restart all ranks up to N times",
+    )
+    add("--grace", type=argument_types.seconds, metavar="SECONDS", help=_GRACE)
     add("--compile", action="store_true", help="with --native: compile the transformer layers with torch.compile")
     add("--eval-only", action="store_true", help="with --native: evaluate the checkpoint of --load, without training")
     add("--sample-prompts", metavar="FILE", help="with --native: continue these prompts at each evaluation")
@@ -309,8 +282,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--profile", metavar="N[-M]", help="with --native: write a profiler trace of these iterations")
     add("--profile-ranks", default="0", metavar="R,R-R", help="with --profile: ranks to profile (default: 0)")
     add("--record", metavar="DIR", help="record digests of what each module and optimizer computes, for compare")
-    add("--record-steps", type=_steps, metavar="N,M-K", help="with --record: steps to record, or all (default: 1-3)")
-    add("--record-ranks", type=_ranks, metavar="R,R-R", help="with --record: ranks to record (default: all)")
+    add(
+        "--record-steps",
+        type=argument_types.steps,
+        metavar="N,M-K",
+        help="with --record: steps to record, or all (default: 1-3)",
+    )
+    add(
+        "--record-ranks",
+        type=argument_types.ranks,
+        metavar="R,R-R",
+        help="with --record: ranks to record (default: all)",
+    )
     add("--record-inputs", metavar="MODULE", help="with --record: save the inputs of these modules for a replay")
     add("--log-dir", metavar="DIR", help="run directory (default: runs/<script>-<time>-<pid>)")
     add("--no-progress", action="store_true", help="with --native: no progress bar on a terminal")
@@ -326,7 +309,7 @@ def _parser() -> argparse.ArgumentParser:
         help="with --device npu-emulated: print findings as GitHub annotations",
     )
     add("--full-size", action="store_true", help=_FULL_SIZE)
-    add("--full-size-steps", type=_at_least_one, default=STEPS, metavar="N", help=_STEPS)
+    add("--full-size-steps", type=argument_types.at_least_one, default=STEPS, metavar="N", help=_STEPS)
     add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
     add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")
@@ -390,72 +373,3 @@ def _inside(options: Sequence[str]) -> list[str]:
         elif _OUTSIDE[name] and not equals:
             next(rest, None)
     return left
-
-
-def _device(text: str) -> str:
-    kind, colon, soc = text.partition(":")
-    if kind not in DEVICES or (colon and kind != "npu-emulated"):
-        raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(DEVICES)})")
-    if colon and soc not in SOCS:
-        raise argparse.ArgumentTypeError(f"invalid choice: {soc!r} (choose from {', '.join(SOCS)})")
-    return text
-
-
-def _steps(text: str) -> str:
-    return _selection(text, 1)
-
-
-def _ranks(text: str) -> str:
-    return _selection(text, 0)
-
-
-def _selection(text: str, least: int) -> str:
-    try:
-        Selection.parse(text, "", least)
-    except SettingsError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}, expected numbers from {least} and ranges such as 1,10-12, or all"
-        ) from None
-    return text
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
-
-
-def _at_least_one(text: str) -> int:
-    number = _number(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than 1")
-    return number
-
-
-def _at_least_zero(text: str) -> int:
-    number = _number(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than 0")
-    return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return number
-
-
-def _port(text: str) -> int:
-    number = _number(text)
-    if not 0 < number < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
-    return number

@@ -36,7 +36,7 @@ from ascend_adapt.native.samples.loader import Samples, is_evaluated
 from ascend_adapt.native.samples.token_files import empty_by_split, identities
 from ascend_adapt.native.signals import SignalHandler
 from ascend_adapt.native.step.pipeline import Batch
-from ascend_adapt.native.step.trainer import Trainer
+from ascend_adapt.native.step.trainer import Step, Trainer
 
 
 class Batches(Protocol):
@@ -337,12 +337,15 @@ class TrainingRun:
             )
         )
         if config.check_for_nan_in_loss_and_grad and self.watch.is_spoiled:
-            cause = "" if self.watch.cause is None else f", {self.watch.cause}"
-            raise TrainingError(
-                f"iteration {after.iteration}: loss {done.loss:g}, gradient norm {done.grad_norm:g}{cause}; expected "
-                f"finite values — {self._valid_checkpoint()}; lower the learning rate or train in fp32, or continue "
-                "anyway with --no-check-for-nan-in-loss-and-grad"
-            )
+            raise TrainingError(self._why_spoiled(done))
+
+    def _why_spoiled(self, done: Step) -> str:
+        cause = "" if self.watch.cause is None else f", {self.watch.cause}"
+        return (
+            f"iteration {self.progress.iteration}: loss {done.loss:g}, gradient norm {done.grad_norm:g}{cause}; "
+            f"expected finite values — {self._valid_checkpoint()}; lower the learning rate or train in fp32, or "
+            "continue anyway with --no-check-for-nan-in-loss-and-grad"
+        )
 
     def _fetch(self, consumed: int) -> _Fetched:
         """Get the samples of the step that starts after ``consumed`` samples."""
@@ -360,7 +363,7 @@ class TrainingRun:
         return sum(losses for losses, _ in sums) / sum(weights for _, weights in sums)
 
     def save(self) -> None:
-        """Begin to save a checkpoint.
+        """Start saving a checkpoint.
 
         Raises:
             TrainingError: weights are NaN or Inf.

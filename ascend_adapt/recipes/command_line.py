@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ascend_adapt import extensions
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.train_config import LOG_FORMATS
 from ascend_adapt.recipes.options import Options, Version, choose_version
@@ -38,7 +39,7 @@ def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
     """Return the options of this package, and the remaining words, which are the dialect's."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--upstream-version", "--upstream-line", dest="upstream_version")
-    parser.add_argument("--log-format", choices=LOG_FORMATS)
+    parser.add_argument("--log-format", choices=extensions.names(LOG_FORMATS, "megatron"))
     parser.add_argument("--vocab-size", "--vocab_size", type=int)
     parser.add_argument("--exit-interval", "--exit_interval", type=int)
     # From Megatron-core, here for every dialect. Resuming a run may add them, so they must not choose its version.

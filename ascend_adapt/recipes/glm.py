@@ -14,12 +14,11 @@ from typing import Any
 
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.batches import resolve_batch
-from ascend_adapt.native.config.glm_config import CHOICES, MULTI_TOKEN, BlankInfilling, Cloze, GlmVocabulary
+from ascend_adapt.native.config.glm_config import CHOICES, Cloze, GlmVocabulary
 from ascend_adapt.native.config.partition import balanced_stages, padded
 from ascend_adapt.native.config.train_config import (
     Batch,
     Checkpoint,
-    Data,
     Init,
     Logging,
     LossScale,
@@ -30,18 +29,16 @@ from ascend_adapt.native.config.train_config import (
     Schedule,
     TrainConfig,
 )
-from ascend_adapt.recipes import deepspeed_json
+from ascend_adapt.recipes import deepspeed_json, glm_samples
 from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule, take_own_options
 from ascend_adapt.recipes.glm_ignored import IGNORED, IN_FINETUNING, IN_PRETRAINING
 from ascend_adapt.recipes.glm_shell import started
 from ascend_adapt.recipes.options import UNKNOWN, Options
+from ascend_adapt.recipes.parallel_sizes import check_ranks
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import read_vocabulary
 
 VERSIONS = ("4f61ed7",)
-LANGUAGE_MODELS = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "lid.176.bin")
-"""Where GLM expects fastText's model of languages, and where its guide puts it."""
-_VOCABULARY = Path(".pytorch_pretrained_bert")
 _BLOCK_SYMBOLS, _TASK_MASKS = 6, 2
 _STD = 0.02
 
@@ -101,9 +98,9 @@ def _config(
     file = attempt(_deepspeed, options)
     parallel = attempt(_parallel, options, world_size, file, pipeline)
     batch = attempt(_batch, options, parallel, file)
-    vocabulary = attempt(_vocabulary, options)
+    vocabulary = attempt(glm_samples.vocabulary, options)
     finetunes = bool(options("finetune") and options("task"))
-    cloze = attempt(_cloze, options, vocabulary, batch) if finetunes else None
+    cloze = attempt(glm_samples.cloze, options, vocabulary, batch) if finetunes else None
     iterations = attempt(_iterations, options, cloze, batch, parallel)
     experiment = _experiment(options)
     return options.build(
@@ -114,7 +111,7 @@ def _config(
         optimizer=attempt(_optimizer, options, file),
         schedule=attempt(_schedule, options, iterations, file),
         precision=attempt(_precision, options, file),
-        data=attempt(_data, options, vocabulary, cloze, cache),
+        data=attempt(glm_samples.data, options, vocabulary, cloze, cache),
         logging=Logging(
             format=own.log_format or "glm",
             interval=options("log_interval"),
@@ -180,11 +177,7 @@ def _parallel(options: Options, world_size: int, file: dict[str, Any], stages: s
     if stages is not None and not stages.isdecimal():
         raise ConfigError(f"--pipeline-model-parallel-size: {stages!r}, expected a number — correct it")
     pipeline = max(int(stages or 1), 1)
-    if world_size % (tensor * pipeline):
-        raise ConfigError(
-            f"ranks: {world_size}, expected a multiple of model parallel {tensor} x pipeline {pipeline} = "
-            f"{tensor * pipeline} — change --nproc or one of the sizes"
-        )
+    check_ranks(world_size, {"model parallel": tensor, "pipeline": pipeline}, "--nproc")
     zero, offload = deepspeed_json.zero_stage(file.get("zero_optimization"))
     return Parallel(
         tensor=tensor,
@@ -207,23 +200,6 @@ def _batch(options: Options, parallel: Parallel, file: dict[str, Any]) -> Batch:
             raise ConfigError(f"{name}: {value!r}, expected an integer — correct it")
     total = file.get("train_batch_size")
     return resolve_batch(parallel.data, total if isinstance(total, int) else None, micro, accumulation)
-
-
-def _vocabulary(options: Options) -> GlmVocabulary:
-    kind = options("tokenizer_model_type", "gpt2")
-    folder = _VOCABULARY if kind == "gpt2" else Path(kind)
-    names = ("gpt2-vocab.json", "gpt2-merges.txt") if kind == "gpt2" else ("vocab.json", "merges.txt")
-    words, merges = files = [folder / name for name in names]
-    for file in files:
-        if not file.is_file():
-            raise ConfigError(
-                f"{file}: no such file, expected GPT-2's vocabulary and merges — run in GLM's folder, or name a folder "
-                "with vocab.json and merges.txt by --tokenizer-model-type"
-            )
-    uses_blocks = options("block_mask_prob") > 0 or options("context_mask_ratio") > 0
-    return GlmVocabulary(
-        str(words.absolute()), str(merges.absolute()), task_mask=options("task_mask"), decoder_mask=uses_blocks
-    )
 
 
 def _model(options: Options, vocabulary: GlmVocabulary, parallel: Parallel) -> Model:
@@ -324,92 +300,6 @@ def _precision(options: Options, file: dict[str, Any]) -> Precision:
     if fp16 and bf16:
         raise ConfigError("deepspeed_config: fp16 and bf16 are on, expected one — choose one")
     return Precision(dtype="fp16" if fp16 else "bf16" if bf16 else "fp32", loss_scale=scale)
-
-
-def _data(options: Options, vocabulary: GlmVocabulary, cloze: Cloze | None, cache: str | None) -> Data:
-    length = options.size("seq_length")
-    if cloze is not None:
-        return Data(train=(), seq_length=length, split="1", seed=options("seed"), num_workers=0)
-    texts = {name: tuple(map(str, options(name, ()))) for name in ("train_data", "valid_data", "test_data")}
-    if not texts["train_data"]:
-        raise ConfigError("--train-data: is not given, expected .jsonl files or folders of them — add it")
-    for name in dict.fromkeys(name for each in texts.values() for name in each):
-        if not Path(name).exists():
-            raise ConfigError(
-                f"{name}: does not exist, expected a .jsonl file or a folder of them — GLM's names of corpora are "
-                "paths in its code; give the path"
-            )
-    return Data(
-        train=texts["train_data"],
-        valid=texts["valid_data"],
-        test=texts["test_data"],
-        seq_length=length,
-        split=options("split"),
-        seed=options("seed"),
-        num_workers=options("num_workers"),
-        cache=cache,
-        blanks=_blanks(options, vocabulary),
-    )
-
-
-def _blanks(options: Options, vocabulary: GlmVocabulary) -> BlankInfilling:
-    return BlankInfilling(
-        vocabulary=vocabulary,
-        bert_prob=options("bert_prob"),
-        gap_sentence_prob=options("gap_sentence_prob"),
-        gap_sentence_ratio=options("gap_sentence_ratio"),
-        gpt_infill_prob=options("gpt_infill_prob"),
-        gpt_min_ratio=options("gpt_min_ratio"),
-        average_block_length=options("avg_block_length"),
-        short_seq_prob=options("short_seq_prob"),
-        single_span_prob=options("single_span_prob"),
-        block_mask_prob=options("block_mask_prob"),
-        context_mask_ratio=options("context_mask_ratio"),
-        shuffle_blocks=not options("no_shuffle_block"),
-        block_positions=not options("no_block_position"),
-        random_position=options("random_position"),
-        non_sentence_start=options("non_sentence_start"),
-        sample_one_document=options("sample_one_document"),
-        random_samples=options("shuffle"),
-        language_model=_language_model() if options("filter_english") else None,
-    )
-
-
-def _language_model() -> str:
-    found = next((path for path in LANGUAGE_MODELS if Path(path).is_file()), None)
-    if found is None:
-        raise ConfigError(
-            "--filter-english: fastText's lid.176.bin was not found, expected it in the working folder — "
-            "put it there, or leave the option out"
-        )
-    return str(Path(found).absolute())
-
-
-def _cloze(options: Options, vocabulary: GlmVocabulary, batch: Batch) -> Cloze:
-    task, folder = options("task").lower(), options.required("data_dir")
-    if options("multi_token") and task not in MULTI_TOKEN:
-        raise ConfigError(f"--multi-token: with {task}, whose answers are single tokens — leave it out")
-    file = Path(folder) / "train.jsonl"
-    if not file.is_file():
-        raise ConfigError(f"{file}: no such file, expected the training examples of {task} — correct --data-dir")
-    lines = sum(1 for line in file.read_bytes().splitlines() if line.strip())
-    return Cloze(
-        task=task,
-        folder=str(Path(folder).absolute()),
-        vocabulary=vocabulary,
-        # COPA's examples are also learnt with their choices exchanged.
-        examples=2 * lines if task == "copa" else lines,
-        epochs=options.size("epochs"),
-        pattern=options("pattern_id"),
-        loss=options("loss_func"),
-        length_penalty=options("length_penalty"),
-        metric=options("validation_metric"),
-        eval_micro=options("eval_batch_size", 0),
-        eval_epochs=options("eval_epoch"),
-        block_positions=not options("no_block_position"),
-        validates=not options("no_validation"),
-        tests_validation_set=options("eval_valid"),
-    )
 
 
 def _experiment(options: Options) -> str:

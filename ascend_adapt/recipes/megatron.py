@@ -30,6 +30,7 @@ from ascend_adapt.recipes.megatron_ignored import IGNORED
 from ascend_adapt.recipes.megatron_model import read_model, read_seq_length
 from ascend_adapt.recipes.megatron_schedule import read_schedule
 from ascend_adapt.recipes.options import UNKNOWN, Options
+from ascend_adapt.recipes.parallel_sizes import check_ranks, tensor_and_pipeline
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
@@ -124,15 +125,8 @@ def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:
 
 
 def _parallel(options: Options, world_size: int, deepspeed: dict[str, Any]) -> Parallel:
-    tensor, pipeline = options("tensor_model_parallel_size"), options("pipeline_model_parallel_size")
-    for name, value in (("--tensor-model-parallel-size", tensor), ("--pipeline-model-parallel-size", pipeline)):
-        if value < 1:
-            raise ConfigError(f"{name}: {value}, expected at least 1 — correct it")
-    if world_size % (tensor * pipeline):
-        raise ConfigError(
-            f"ranks: {world_size}, expected a multiple of tensor {tensor} x pipeline {pipeline} = {tensor * pipeline} "
-            "— change --nproc or one of the sizes"
-        )
+    tensor, pipeline = tensor_and_pipeline(options)
+    check_ranks(world_size, {"tensor": tensor, "pipeline": pipeline}, "--nproc")
     layers = options.size("num_layers")
     virtual = _virtual_stages(options, layers, pipeline)
     uneven = bool(deepspeed.get("switched_on")) and virtual == 1

@@ -7,7 +7,6 @@ Sources of the derivations: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -20,18 +19,16 @@ from ascend_adapt.native.config.train_config import (
     Checkpoint,
     Data,
     Logging,
-    OptimizerConfig,
     Parallel,
-    Precision,
-    Schedule,
     TrainConfig,
 )
-from ascend_adapt.recipes import deepspeed_json
+from ascend_adapt.recipes import deepspeed_json, neox_optimizer
 from ascend_adapt.recipes.command_line import OwnOptions, resume_schedule, take_own_options
 from ascend_adapt.recipes.neox_files import converted, parsed, read_files
 from ascend_adapt.recipes.neox_ignored import IGNORED
 from ascend_adapt.recipes.neox_model import check_attention, read_model
 from ascend_adapt.recipes.options import UNKNOWN, Options, Version, choose_version
+from ascend_adapt.recipes.parallel_sizes import check_ranks
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
@@ -41,10 +38,8 @@ VERSIONS = ("v2.0", "newest")
 # Switches that the guides' Ascend fork adds to v2.0.
 _OF_A_FORK = ("async_tensor_model_parallel_allreduce", "use_triangle_attn")
 
+
 # "optimizer" without one: OPT_PARAMS_DEFAULTS of upstream.
-_DEFAULT_OPTIMIZER: dict[str, Any] = {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8}}
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} — give one or more YAML files, as deepy.py takes them")
@@ -171,7 +166,7 @@ def _config(options: Options, own: OwnOptions, version: Version, world_size: int
     parallel = attempt(_parallel, options, world_size)
     vocabulary = attempt(_vocabulary, options, own, otherwise=Vocabulary(1, None))
     iterations = attempt(options.required, "train_iters")
-    lr, optimizer = attempt(_optimizer, options, otherwise=(UNKNOWN, UNKNOWN))
+    lr, optimizer = attempt(neox_optimizer.optimizer, options, otherwise=(UNKNOWN, UNKNOWN))
     return options.build(
         dialect="neox",
         # What a wrong vocabulary or layout is needed for is checked as with a right one.
@@ -185,8 +180,8 @@ def _config(options: Options, own: OwnOptions, version: Version, world_size: int
         parallel=parallel,
         batch=attempt(_batch, options, parallel),
         optimizer=optimizer,
-        schedule=attempt(_schedule, options, version, lr, iterations),
-        precision=attempt(_precision, options),
+        schedule=attempt(neox_optimizer.schedule, options, version, lr, iterations),
+        precision=attempt(neox_optimizer.precision, options),
         data=attempt(_data, options, vocabulary),
         logging=attempt(_logging, options, own, version),
         checkpoint=attempt(_checkpoint, options, own, iterations),
@@ -222,11 +217,7 @@ def _check_extra(options: Options) -> None:
 
 def _parallel(options: Options, world_size: int) -> Parallel:
     tensor, pipeline = max(options("model_parallel_size"), 1), max(options("pipe_parallel_size"), 1)
-    if world_size % (tensor * pipeline):
-        raise ConfigError(
-            f"ranks: {world_size}, expected a multiple of pipe-parallel-size {pipeline} x model-parallel-size {tensor} "
-            f"= {tensor * pipeline} — change the ranks or one of the sizes"
-        )
+    check_ranks(world_size, {"pipe-parallel-size": pipeline, "model-parallel-size": tensor}, "the ranks")
     method = options("pipe_partition_method")
     if pipeline > 1 and not method.startswith("type:transformer"):
         raise ConfigError(
@@ -244,99 +235,6 @@ def _parallel(options: Options, world_size: int) -> Parallel:
         recompute="full" if options("checkpoint_activations") else "none",
         recompute_layers=options("checkpoint_num_layers"),
     )
-
-
-def _optimizer(options: Options) -> tuple[float, OptimizerConfig]:
-    section: dict[str, Any] = options("optimizer") or _DEFAULT_OPTIMIZER
-    kind, parameters = str(section.get("type", "Adam")), section.get("params") or {}
-    if not isinstance(parameters, dict):
-        raise ConfigError(f"optimizer.params: {parameters!r}, expected names and values — correct it")
-    parameters = dict(parameters)
-    if kind.lower() not in ("adam", "adamw"):
-        raise ConfigError(f"optimizer.type: {kind!r}, expected Adam — the native trainer supports no other here")
-    unknown = sorted(map(str, set(section) - {"type", "params", "legacy_fusion"}))
-    if unknown:
-        raise ConfigError(
-            f"optimizer: {', '.join(unknown)} unknown, expected type and params only — correct them or leave them out"
-        )
-    lr = _number(parameters, "lr", 0.001)
-    betas = parameters.pop("betas", [0.9, 0.999])
-    if not isinstance(betas, list) or len(betas) != 2 or not all(isinstance(beta, (int, float)) for beta in betas):
-        raise ConfigError(f"optimizer.params.betas: {betas!r}, expected two numbers — correct them")
-    eps = _number(parameters, "eps", 1e-8)
-    decay = options("weight_decay")
-    stated = parameters.pop("weight_decay", decay)
-    if stated != decay:
-        raise ConfigError(
-            f"optimizer.params.weight_decay: {stated}, expected weight-decay's {decay} — leave it out there"
-        )
-    # Defaults that upstream writes for optimizers that it does not use.
-    for name in ("freeze_step", "momentum", "cuda_aware"):
-        parameters.pop(name, None)
-    for name in ("adam_w_mode", "bias_correction"):
-        value = parameters.pop(name, True)
-        if value is not True:
-            raise ConfigError(f"optimizer.params.{name}: {value!r}, expected true — no other is supported")
-    if parameters:
-        raise ConfigError(
-            f"optimizer.params: {', '.join(map(str, parameters))} unknown — correct them or leave them out"
-        )
-    clip = float(options("gradient_clipping"))
-    return lr, OptimizerConfig(
-        kind="adam",
-        betas=(float(betas[0]), float(betas[1])),
-        eps=eps,
-        weight_decay=decay,
-        clip_grad=clip,
-    )
-
-
-def _number(parameters: dict[str, Any], name: str, default: float) -> float:
-    value = converted(f"optimizer.params.{name}", parameters.pop(name, default), "float", [])
-    if value is None:
-        raise ConfigError(f"optimizer.params.{name}: null, expected a number — give one, or leave it out")
-    return float(value)
-
-
-def _schedule(options: Options, version: Version, lr: float, iterations: int) -> Schedule:
-    fraction = options("lr_decay_fraction")
-    # 0 counts as 1, as upstream.
-    decay = max(1, options("lr_decay_iters", math.floor(iterations * fraction) if fraction is not None else iterations))
-    return Schedule(
-        dialect="neox-v2" if version.name == "v2.0" else "neox",
-        lr=lr,
-        min_lr=options("min_lr"),
-        style=options("lr_decay_style"),
-        unit="iterations",
-        warmup=options("warmup") * decay,
-        decay=decay,
-    )
-
-
-def _precision(options: Options) -> Precision:
-    fp16, bf16, stated = options("fp16", {}), options("bf16", {}), options("precision")
-    if options.version.name == "v2.0":
-        dtype = _dtype_of_v2(fp16, stated)
-    else:
-        if fp16.get("type") == "bfloat16":
-            # As in pythia/1B.yml; upstream reads it as fp16, an adapted run does not: plugins/gpt_neox/bfloat16.py.
-            fp16, bf16 = {}, bf16 or {"enabled": fp16.get("enabled", False)}
-        switched_on = [name for name, section in (("fp16", fp16), ("bfloat16", bf16)) if section.get("enabled")]
-        asked = sorted({*switched_on, stated or "fp32"} - ({"fp32"} if stated is None and switched_on else set()))
-        if len(asked) > 1:
-            raise ConfigError(f"precision: {' and '.join(asked)} are both set, expected one — remove one")
-        dtype = {"bfloat16": "bf16"}.get(asked[0], asked[0])
-    if options("fp16_lm_cross_entropy"):
-        raise ConfigError("fp16_lm_cross_entropy: True, expected False — the loss is always computed in fp32")
-    return Precision(dtype=dtype, loss_scale=deepspeed_json.loss_scale(fp16))
-
-
-def _dtype_of_v2(fp16: dict[str, Any], stated: str | None) -> str:
-    if fp16.get("type", stated) == "bfloat16":
-        return "bf16"
-    if stated == "fp16" and not fp16.get("enabled"):
-        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — set one of the two")
-    return "fp16" if fp16.get("enabled") else "fp32"
 
 
 def _data(options: Options, vocabulary: Vocabulary) -> Data:

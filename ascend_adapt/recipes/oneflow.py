@@ -29,6 +29,7 @@ from ascend_adapt.native.config.train_config import (
 )
 from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule, take_own_options
 from ascend_adapt.recipes.options import UNKNOWN, Options
+from ascend_adapt.recipes.parallel_sizes import check_ranks, tensor_and_pipeline
 from ascend_adapt.recipes.recipe import Recipe
 
 VERSIONS = ("gpt",)
@@ -149,15 +150,8 @@ def _checkpoint(options: Options, own: OwnOptions) -> Checkpoint:
 
 
 def _parallel(options: Options, world_size: int) -> Parallel:
-    tensor, pipeline = options("tensor_model_parallel_size"), options("pipeline_model_parallel_size")
-    for name, value in (("--tensor-model-parallel-size", tensor), ("--pipeline-model-parallel-size", pipeline)):
-        if value < 1:
-            raise ConfigError(f"{name}: {value}, expected at least 1 — correct it")
-    if world_size % (tensor * pipeline):
-        raise ConfigError(
-            f"ranks: {world_size}, expected a multiple of tensor {tensor} x pipeline {pipeline} = {tensor * pipeline} "
-            "— change --num-gpus-per-node, --num-nodes or one of the sizes"
-        )
+    tensor, pipeline = tensor_and_pipeline(options)
+    check_ranks(world_size, {"tensor": tensor, "pipeline": pipeline}, "--num-gpus-per-node, --num-nodes")
     return Parallel(
         tensor=tensor,
         pipeline=pipeline,

@@ -16,7 +16,7 @@ _WIDTH, _HEIGHT = 400, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 26
 _MOST_POINTS = 240
 _DOTS = 40
-"""At most so many points are drawn as dots, too."""
+"""Largest number of points that are also drawn as dots."""
 _ROWS = 16
 _SPOILED = 60
 

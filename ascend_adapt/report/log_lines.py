@@ -31,7 +31,9 @@ class Point(NamedTuple):
 
 AT_EVALUATIONS = "at evaluations"
 FORMATS = ("native", "megatron", "trainer", "json", "deepspeed", "step")
-"""In order of preference: where two give the same metric equally often, the first is drawn."""
+"""In order of preference: where two give the same metric equally often, the first is drawn.
+
+Not entry points: a program of a third party prints JSON lines or names its step and its loss, and is then read."""
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b"
 _LONGEST = 4000

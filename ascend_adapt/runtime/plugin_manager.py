@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from ascend_adapt.errors import AdaptError, PluginError, SettingsError
+from ascend_adapt.errors import AdaptError, PluginError, SettingsError, type_and_message
 from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.discovery import patches_in
 from ascend_adapt.patches.declare.spec import Patch, Registered
@@ -64,7 +64,7 @@ class PluginManager:
             try:
                 plugin = point.load()
             except (Exception, SystemExit) as error:  # a plugin may raise anything; it is reported as its problem
-                self._refuse(origin, f"importing {point.value} raised {_one_line(error)}")
+                self._refuse(origin, f"importing {point.value} raised {type_and_message(error)}")
                 continue
             self._register(plugin, origin)
         self.add(extra)
@@ -111,7 +111,7 @@ class PluginManager:
             hooks = ", ".join(
                 name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), "ascend_adapt_spec")
             )
-            self._refuse(origin, f"{_one_line(error)}, expected only {hooks}")
+            self._refuse(origin, f"{type_and_message(error)}, expected only {hooks}")
             return
         self._origins[origin.plugin] = origin
 
@@ -154,7 +154,7 @@ class PluginManager:
         try:
             return _registered(plugin, origin, _declared(plugin))
         except (Exception, SystemExit) as error:
-            text = str(error) if isinstance(error, AdaptError) else f"register_patches raised {_one_line(error)}"
+            text = str(error) if isinstance(error, AdaptError) else f"register_patches raised {type_and_message(error)}"
             self._refuse(origin, text)
             return ()
 
@@ -176,7 +176,9 @@ class PluginManager:
                     self._kernels[origin.plugin] = _backends(hook.function(), unusable)
                 except (Exception, SystemExit) as error:
                     text = (
-                        str(error) if isinstance(error, AdaptError) else f"register_kernels raised {_one_line(error)}"
+                        str(error)
+                        if isinstance(error, AdaptError)
+                        else f"register_kernels raised {type_and_message(error)}"
                     )
                     self._refuse(origin, text)
                     self._kernels[origin.plugin] = []
@@ -201,7 +203,7 @@ class PluginManager:
             try:
                 returned: Any = hook.function()
             except (Exception, SystemExit) as error:
-                self._refuse(origin, f"register_problems raised {_one_line(error)}")
+                self._refuse(origin, f"register_problems raised {type_and_message(error)}")
                 continue
             if not isinstance(returned, (list, tuple)) or not all(isinstance(one, Path) for one in returned):
                 self._refuse(origin, f"register_problems returned {returned!r}, expected a list of paths")
@@ -217,7 +219,7 @@ class PluginManager:
         Raises:
             SettingsError: an unknown name; the message suggests the closest one.
         """
-        patches = [name for one in self.patches() for name in (one.name, f"{one.plugin}.{one.name}")]
+        patches = [name for one in self.patches() for name in (one.name, one.full_name)]
         names = [*self.known, *patches]
         unloaded = set(self.known) - set(self._origins)
         for name in (*disabled, *(allowed or ()), *may_drift):
@@ -268,7 +270,7 @@ class PluginManager:
                 answers = hook(device=device, environ=environ)
             except Exception as error:
                 raise PluginError(
-                    f"{origin}: launch_env raised {_one_line(error)} — disable it or correct it"
+                    f"{origin}: launch_env raised {type_and_message(error)} — disable it or correct it"
                 ) from error
             for variables in answers:
                 if not isinstance(variables, Mapping) or not all(map(_is_variable, variables.items())):
@@ -328,8 +330,3 @@ def _registered(plugin: Any, origin: _Origin, returned: Any) -> tuple[Registered
             raise PluginError(f"two patches are named {name!r} — give one of them name=")
         registered[name] = Registered(patch, name, origin.plugin, origin.distribution)
     return tuple(registered.values())
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

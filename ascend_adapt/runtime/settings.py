@@ -79,10 +79,7 @@ def resolve(
         from ascend_adapt.kernels import requests
 
         chosen = requests.parse(wanted)
-    for argument, value in (("plugins", plugins), ("disable", disable)):
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            raise SettingsError(f"{argument}={value!r}: expected a list — put the value in a list")
-    plugins, disable = tuple(plugins), tuple(disable)
+    plugins, disable = _list("plugins", plugins), _list("disable", disable)
     if not all(isinstance(name, str) for name in disable):
         raise SettingsError(f"disable={list(disable)!r}: expected names of plugins or patches — give strings")
     if any(isinstance(plugin, (str, bytes)) for plugin in plugins):
@@ -99,6 +96,12 @@ def resolve(
         kernels=chosen,
         cuda_code=cuda_code,
     )
+
+
+def _list(argument: str, value: Iterable[Any]) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise SettingsError(f"{argument}={value!r}: expected a list — put the value in a list")
+    return tuple(value)
 
 
 def _flag(name: str, text: str) -> bool:

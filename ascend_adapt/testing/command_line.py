@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ascend_adapt.diagnosis import evidence
-from ascend_adapt.errors import AdaptError, one_line
+from ascend_adapt.errors import AdaptError, type_and_message
 from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.spec import Registered
@@ -26,7 +26,7 @@ from ascend_adapt.runtime import code_bases
 from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import hardware, real_target, scenarios, stage
 
-# These topics of all patches run in one process, which has torch; of the rest, one process runs so many patches.
+# These topics of all patches run in one process, which has torch; of the rest, one process runs this number of patches.
 _TOGETHER = ("compile",)
 _PATCHES_OF_A_PROCESS = 8
 
@@ -93,10 +93,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     selection = metafunc.config.stash[_SELECTION]
     if "topic" in metafunc.fixturenames:
         pairs = [(one, topic) for one in selection.patches for topic in selection.topics(one)]
-        ids = [f"{full_name(one)}-{topic}" for one, topic in pairs]
+        ids = [f"{one.full_name}-{topic}" for one, topic in pairs]
         metafunc.parametrize(("one", "topic"), pairs, ids=ids)
     elif "one" in metafunc.fixturenames:
-        metafunc.parametrize("one", selection.patches, ids=full_name)
+        metafunc.parametrize("one", selection.patches, ids=[one.full_name for one in selection.patches])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -160,11 +160,6 @@ def require(holds: bool, otherwise: str) -> None:
     """Fail the test with the message ``otherwise``, without a traceback, unless ``holds``."""
     if not holds:
         pytest.fail(otherwise, pytrace=False)
-
-
-def full_name(one: Registered) -> str:
-    """Return ``plugin.patch``."""
-    return f"{one.plugin}.{one.name}"
 
 
 @dataclass(eq=False)
@@ -250,7 +245,7 @@ class Selection:
 
     def on_stand_in(self, one: Registered, topic: str) -> dict[str, list[str]]:
         """Return the results of one topic of a patch's scenarios: scenario -> [passed, failed or not shown, text]."""
-        results = self._stage(one, topic).result()[full_name(one)]
+        results = self._stage(one, topic).result()[one.full_name]
         return {text: result for text, result in results.items() if text.startswith(f"{topic}: ")}
 
     def _stage(self, one: Registered, topic: str) -> Future[dict[str, dict[str, list[str]]]]:
@@ -259,7 +254,7 @@ class Selection:
         patches = self.patches if together else self.patches[at : at + _PATCHES_OF_A_PROCESS]
         key = (together, at)
         if key not in self._stages:
-            trees = {full_name(each): self._tree_of(each) for each in patches}
+            trees = {each.full_name: self._tree_of(each) for each in patches}
             every = dict.fromkeys(each for one in patches for each in self.topics(one))
             topics = [each for each in every if (each in _TOGETHER) == together]
             plan = {"patches": trees, "plugins": self.modules, "topics": topics}
@@ -275,11 +270,11 @@ class Selection:
 
     def on_real_target(self, one: Registered) -> list[str]:
         """Return [passed, failed or not shown, text] of a patch on the installed target."""
-        result = self._real_target(one).result()[full_name(one)]
+        result = self._real_target(one).result()[one.full_name]
         if result[0] == stage.PASSED or len({each.patch.target.module for each in self._with_root_of(one)}) == 1:
             return result
         # Another module of the package may be the cause: this one alone decides.
-        return self._real_target(one, alone=True).result()[full_name(one)]
+        return self._real_target(one, alone=True).result()[one.full_name]
 
     def _real_target(self, one: Registered, alone: bool = False) -> Future[dict[str, list[str]]]:
         """The results of all patches of one package, in one process, or ``alone`` of one of its modules."""
@@ -288,7 +283,7 @@ class Selection:
             together = self._with_root_of(one)
             if alone:
                 together = [each for each in together if each.patch.target.module == one.patch.target.module]
-            names = [full_name(each) for each in together if self.verdict(each).state == "armed"]
+            names = [each.full_name for each in together if self.verdict(each).state == "armed"]
             self._real[key] = self._processes.submit(real_target.run, names, self.modules, key[1], self._environ())
         return self._real[key]
 
@@ -336,7 +331,7 @@ def _load(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise AdaptError(f"--plugin {name}: neither an installed plugin nor a module ({error})") from error
     except Exception as error:  # a plugin may raise anything
-        cause = f"{type(error).__name__}: {one_line(error)}"
+        cause = type_and_message(error)
         raise AdaptError(f"--plugin {name}: cannot be imported ({cause}) — correct it") from error
 
 

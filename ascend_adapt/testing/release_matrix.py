@@ -21,7 +21,7 @@ from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.patches.judge.preconditions import refused_call
 from ascend_adapt.runtime import code_bases
 from ascend_adapt.testing import faults
-from ascend_adapt.testing.upstream_facts import Facts, full_name
+from ascend_adapt.testing.upstream_facts import Facts
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def judge(one: Registered, distribution: str, release: str, facts: Facts) -> Rel
     """Return the row of a patch on a release, from facts alone."""
     required = requirements_on(one.patch, distribution)
     admitted = all(each.specifier.contains(Version(release), prereleases=True) for each in required)
-    row = ReleaseRow(release, full_name(one), "patch" if admitted else "skip", facts.fault, facts.reason)
+    row = ReleaseRow(release, one.full_name, "patch" if admitted else "skip", facts.fault, facts.reason)
     if not admitted:
         problem = "the gate skips a release that has the fault" if facts.fault == faults.PRESENT else ""
         return replace(row, problem=problem)

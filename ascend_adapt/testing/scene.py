@@ -15,6 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import ascend_adapt
+from ascend_adapt.patches.apply.replacement import underlying
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.spec import Patch, Registered
 from ascend_adapt.patches.declare.target import MISSING, Place, locate
@@ -127,7 +128,7 @@ class Scene:
 
     def standing(self) -> Any:
         """Return the present object of an alias; for a static method, its function."""
-        return _as_taken(self.place().value)
+        return underlying(self.place().value)
 
     # Acting
 
@@ -215,7 +216,7 @@ class Scene:
     def original(self) -> Any:
         """Return the original object of the target, as an alias refers to it, or MISSING."""
         module = sys.modules[self.patch.target.module]
-        return _as_taken(module.AS_MADE[-1].get(self.place().name, MISSING))
+        return underlying(module.AS_MADE[-1].get(self.place().name, MISSING))
 
     def uses(self) -> list[Callable[[], Any]]:
         """Return calls of the target through its module and through the alias module."""
@@ -284,10 +285,6 @@ def finish(result: Any) -> Any:
     elif inspect.isgenerator(result):
         list(result)
     return result
-
-
-def _as_taken(value: Any) -> Any:
-    return value.__func__ if isinstance(value, staticmethod) else value
 
 
 def _function(value: Any) -> Any:

@@ -23,7 +23,7 @@ def record(one: Registered, tier: str, soc: str = "") -> evidence.EvidenceRecord
         versions[requirement.name] = found or probe.distribution_version(requirement.name)
     known = {name: version for name, version in versions.items() if version is not None}
     known |= {"soc": soc} if soc else {}
-    return evidence.EvidenceRecord(f"{one.plugin}.{one.name}", tier, "wiring", known, commit(), _today())
+    return evidence.EvidenceRecord(one.full_name, tier, "wiring", known, commit(), _today())
 
 
 def commit() -> str:

@@ -72,7 +72,7 @@ def find(name: str, plugins: list[str]) -> Registered:
     """Return the patch ``plugin.patch`` with its code bases resolved; ``plugins`` are loaded in addition."""
     manager = PluginManager([importlib.import_module(plugin) for plugin in plugins])
     for one in manager.patches():
-        if f"{one.plugin}.{one.name}" == name:
+        if one.full_name == name:
             known = tuple(code_bases.KNOWN.get(str(host), host) for host in one.patch.hosts)
             return replace(one, patch=replace(one.patch, hosts=known))
     raise AdaptError(f"{name}: no plugin registers it — {'; '.join(manager.problems) or 'see ascend-adapt status'}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ascend_adapt.errors import PatchDrift
-from ascend_adapt.patches.declare.spec import CONSEQUENCES, Registered
+from ascend_adapt.patches.declare.spec import Registered
+from ascend_adapt.patches.declare.terms import CONSEQUENCES
 from ascend_adapt.patches.judge import static
 from ascend_adapt.testing import release_matrix, upstream_facts, versions
 from ascend_adapt.testing.command_line import Selection, is_of, require

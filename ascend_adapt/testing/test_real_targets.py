@@ -6,23 +6,23 @@ import pytest
 
 from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.testing import seen, stand_in
-from ascend_adapt.testing.command_line import Selection, full_name, require
+from ascend_adapt.testing.command_line import Selection, require
 from ascend_adapt.testing.stage import FAILED, NOT_SHOWN
 
 
 def test_on_the_installed_target(one: Registered, selection: Selection) -> None:
     """The patch is applied before and after the import and restored exactly, as predicted statically."""
     outcome = selection.verdict(one)
-    selection.why_not_real[full_name(one)] = outcome.reason
+    selection.why_not_real[one.full_name] = outcome.reason
     require(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
     if not selection.is_on_real_target(one, outcome):
         pytest.skip(f"{outcome.state}: {outcome.reason}")
     result, text = selection.on_real_target(one)
-    selection.why_not_real[full_name(one)] = text
+    selection.why_not_real[one.full_name] = text
     if result == NOT_SHOWN:
         pytest.skip(text)
     require(result != FAILED, text)
-    selection.applied[full_name(one)] = "a real target"
+    selection.applied[one.full_name] = "a real target"
     selection.records.append(seen.record(one, selection.tier, selection.soc))
 
 
@@ -33,6 +33,6 @@ def test_every_patch_reached_applied(one: Registered, selection: Selection, requ
         pytest.skip("not all tests of this suite were asked for")
     if one.patch.kind == "provide" and selection.verdict(one).state == "not_needed":
         pytest.skip(selection.verdict(one).reason)  # a real module always wins
-    if full_name(one) not in selection.applied and one.patch.hosts and stand_in.is_needed_by_python(one.patch):
+    if one.full_name not in selection.applied and one.patch.hosts and stand_in.is_needed_by_python(one.patch):
         pytest.skip(f"no stand-in may take the place of {one.patch.target.root}, and no host of it is installed")
-    require(full_name(one) in selection.applied, "it was applied nowhere — install its target, or give --upstream DIR")
+    require(one.full_name in selection.applied, "it was applied nowhere — install its target, or give --upstream DIR")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ascend_adapt.patches.declare.spec import Registered
-from ascend_adapt.testing.command_line import Selection, full_name, require
+from ascend_adapt.testing.command_line import Selection, require
 from ascend_adapt.testing.stage import FAILED, NOT_SHOWN, PASSED
 
 # These pass only if the patch was applied.
@@ -19,10 +19,10 @@ def test_on_a_stand_in(one: Registered, topic: str, selection: Selection) -> Non
     hidden = [message for result, message in results.values() if result == NOT_SHOWN]
     for reason in dict.fromkeys(hidden):
         count = f"{hidden.count(reason)} of {len(results)} scenarios"
-        selection.not_shown.append(f"{full_name(one)}, {topic}, {count}: {reason}")
+        selection.not_shown.append(f"{one.full_name}, {topic}, {count}: {reason}")
     require(bool(results), "no scenario ran")
     require(not failed, "\n".join(failed))
     if len(hidden) == len(results):
         pytest.skip(hidden[0])
     if any(results.get(name, ("",))[0] == PASSED for name in _APPLIES):
-        selection.applied.setdefault(full_name(one), "a stand-in")
+        selection.applied.setdefault(one.full_name, "a stand-in")

@@ -73,7 +73,7 @@ class UpstreamRecord:
         Raises:
             RecordError: the record was made for another declaration of the patch, or does not have it.
         """
-        name = full_name(one)
+        name = one.full_name
         if self.declared.get(name) != fingerprint(one.patch):
             raise RecordError(
                 f"the record of {self.distribution}: is not of the present {name} — run make record-upstreams"
@@ -112,14 +112,9 @@ def load(path: Path) -> UpstreamRecord:
 
 def record(distribution: str, registered: Sequence[Registered], trees: Mapping[str, SourceTree]) -> UpstreamRecord:
     """Return the record of ``trees`` (by release, oldest first)."""
-    facts = {full_name(one): {release: gather(one.patch, trees[release]) for release in trees} for one in registered}
-    declared = {full_name(one): fingerprint(one.patch) for one in registered}
+    facts = {one.full_name: {release: gather(one.patch, trees[release]) for release in trees} for one in registered}
+    declared = {one.full_name: fingerprint(one.patch) for one in registered}
     return UpstreamRecord(distribution, tuple(trees), declared, facts)
-
-
-def full_name(one: Registered) -> str:
-    """Return ``plugin.patch``."""
-    return f"{one.plugin}.{one.name}"
 
 
 def fingerprint(patch: Patch) -> str:

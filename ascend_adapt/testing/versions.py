@@ -20,10 +20,10 @@ class Around:
 
 
 def around(requirement: Requirement) -> Around:
-    """Return versions in and around what ``requirement`` admits.
+    """Return versions inside and just outside the range of ``requirement``.
 
     Raises:
-        ValueError: it admits none of the versions near its own bounds.
+        ValueError: the range contains none of the versions near its bounds.
     """
     candidates = {Version("0.dev0"), Version("1"), Version("9999")}
     for clause in requirement.specifier:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 TARGET = "deepspeed.accelerator.real_accelerator:get_accelerator"
 
@@ -29,9 +29,9 @@ TARGET = "deepspeed.accelerator.real_accelerator:get_accelerator"
     without="crash",
     symptom=Symptom(reason="before 0.8.1 the fault is the same, and no accelerator helps"),
 )
-def cpu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def cpu_accelerator(call: Call) -> Any:
     """Set our CPU accelerator before DeepSpeed chooses one."""
-    return _chosen("cpu", _cpu_methods, wrapped)
+    return _chosen("cpu", _cpu_methods, call)
 
 
 @wrap(
@@ -43,9 +43,9 @@ def cpu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     without="crash",
     symptom=Symptom(reason="before 0.8.1 the fault is the same, and no accelerator helps"),
 )
-def npu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def npu_accelerator(call: Call) -> Any:
     """Set our NPU accelerator before DeepSpeed chooses one."""
-    return _chosen("npu", _npu_methods, wrapped)
+    return _chosen("npu", _npu_methods, call)
 
 
 @wrap(
@@ -59,23 +59,23 @@ def npu_accelerator(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs:
     without="crash",
     symptom=Symptom("int(os.environ.get('LOCAL_SIZE', 0))"),
 )
-def cpu_device_count(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def cpu_device_count(call: Call) -> Any:
     """Count one device per rank of this host, as with DeepSpeed's own launcher."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE")
     if "LOCAL_SIZE" not in os.environ and ranks:
         return int(ranks)
     try:
-        return wrapped()
+        return call.proceed()
     except FileNotFoundError:
         return 1  # numactl is not installed; 0.16 and newer return this too
 
 
-def _chosen(kind: str, methods: Callable[[], dict[str, Any]], wrapped: Callable[[], Any]) -> Any:
+def _chosen(kind: str, methods: Callable[[], dict[str, Any]], call: Call) -> Any:
     from deepspeed.accelerator import real_accelerator
 
     if real_accelerator.ds_accelerator is None:
         real_accelerator.set_accelerator(_accelerator(kind, methods()))
-    return wrapped()
+    return call.proceed()
 
 
 def _accelerator(kind: str, methods: dict[str, Any]) -> Any:
@@ -263,7 +263,7 @@ def _npu_methods() -> dict[str, Any]:
     without="crash",
     symptom=Symptom(reason="the fault is in the callers; before 0.14.1 the accelerator for CPUs is ours"),
 )
-def streams_of_the_host(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def streams_of_the_host(call: Call) -> Any:
     """Return the class of a stream whose work is always complete."""
     return HostStream
 

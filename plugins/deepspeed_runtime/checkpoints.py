@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import os
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from ..checkpoint_allow_list import DEEPSPEED, allowed
 
@@ -25,10 +24,10 @@ ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
     without="crash",
     symptom=Symptom("torch.load(path, map_location=map_location)"),
 )
-def load_checkpoint_file(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def load_checkpoint_file(call: Call) -> Any:
     """Read a file; only the classes that DeepSpeed saves and those of Megatron's arguments are allowed."""
     with allowed(*DEEPSPEED):
-        return wrapped(*args, **kwargs)
+        return call.proceed()
 
 
 @wrap(
@@ -41,10 +40,10 @@ def load_checkpoint_file(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
     without="crash",
     symptom=Symptom("torch.load(path, map_location=map_location, weights_only=False)"),
 )
-def load_restricted(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def load_restricted(call: Call) -> Any:
     """Read a file; where torch is set to read weights only, the classes that DeepSpeed saves are allowed, too."""
     with allowed(*DEEPSPEED):
-        return wrapped(*args, **kwargs)
+        return call.proceed()
 
 
 @wrap(
@@ -55,21 +54,19 @@ def load_restricted(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     without="crash",
     symptom=Symptom(reason="the fault is a missing check for the files, which 0.7.4 has"),
 )
-def states_not_asked_for(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def states_not_asked_for(call: Call) -> Any:
     """Return False if none of the files exists: the engine then copies its fp32 weights from the model.
 
     ZeRO-3 keeps its weights in these files, so it cannot continue without them.
     """
-    given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
-    needs_states = given.get("load_optimizer_states", True) or instance.load_universal_checkpoint()
-    if not needs_states and not instance.zero_optimization_partition_weights():
-        bf16 = instance.bfloat16_enabled()
-        names = (
-            instance._get_all_zero_checkpoint_names(given["load_dir"], given["tag"], one) for one in (bf16, not bf16)
-        )
+    engine = call.instance
+    needs_states = call["load_optimizer_states"] or engine.load_universal_checkpoint()
+    if not needs_states and not engine.zero_optimization_partition_weights():
+        bf16 = engine.bfloat16_enabled()
+        names = (engine._get_all_zero_checkpoint_names(call["load_dir"], call["tag"], one) for one in (bf16, not bf16))
         if not any(os.path.exists(name) for group in names for name in group):
             return False
-    return wrapped(*args, **kwargs)
+    return call.proceed()
 
 
 @wrap(
@@ -86,24 +83,23 @@ def states_not_asked_for(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
         at=f"{ENGINE}._load_checkpoint",
     ),
 )
-def fp32_weights_follow(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fp32_weights_follow(call: Call) -> Any:
     """Copy the master weights from the model if weights were loaded but no optimizer states.
 
     If states were requested, a warning is logged. ZeRO-3 is not changed: its weights are in the optimizer files.
     """
-    refresh = getattr(instance.optimizer, "refresh_fp32_params", None)
-    if refresh is None or instance.zero_optimization_partition_weights():
-        return wrapped(*args, **kwargs)
-    given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+    refresh = getattr(call.instance.optimizer, "refresh_fp32_params", None)
+    if refresh is None or call.instance.zero_optimization_partition_weights():
+        return call.proceed()
     # If either is called, the engine has refreshed the master weights itself.
     with (
-        _calls_of(instance, "_load_zero_checkpoint") as of_zero,
-        _calls_of(instance.optimizer, "load_state_dict") as own,
+        _calls_of(call.instance, "_load_zero_checkpoint") as of_zero,
+        _calls_of(call.instance.optimizer, "load_state_dict") as own,
     ):
-        result = wrapped(*args, **kwargs)
+        result = call.proceed()
     if result[0] is not None and not of_zero and not own:
         refresh()  # a second time with load_module_only=True; older engines do so for fp16 only
-        if given.get("load_optimizer_states", True) and not given.get("load_module_only", False):
+        if call["load_optimizer_states"] and not call["load_module_only"]:
             logging.getLogger("ascend_adapt").warning(
                 "%s: has no states of this optimizer (DeepSpeed 0.18.0 to 0.18.4 saves none for bf16 without ZeRO), "
                 "expected them — training continues from its weights with new states; save with another release",
@@ -138,10 +134,10 @@ def _calls_of(owner: Any, name: str) -> Iterator[list[bool]]:
     without="crash",
     symptom=Symptom("has_zero_optimizer_state = self.zero_optimization()", at=f"{ENGINE}._load_checkpoint"),
 )
-def bf16_states_of_each_rank(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def bf16_states_of_each_rank(call: Call) -> Any:
     """Read the states of a BF16_Optimizer from ZeRO's files, as DeepSpeed did up to 0.17.5."""
-    with _as_zero(instance):
-        return wrapped(*args, **kwargs)
+    with _as_zero(call.instance):
+        return call.proceed()
 
 
 @wrap(
@@ -152,10 +148,10 @@ def bf16_states_of_each_rank(wrapped: Any, instance: Any, args: tuple[Any, ...],
     without="crash",
     symptom=Symptom("zero_optimizer_state = self.zero_optimization()", at=f"{ENGINE}._save_checkpoint"),
 )
-def bf16_shapes_are_saved(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def bf16_shapes_are_saved(call: Call) -> Any:
     """Save the parameter shapes of a BF16_Optimizer as for ZeRO, as DeepSpeed did up to 0.18.4."""
-    with _as_zero(instance):
-        return wrapped(*args, **kwargs)
+    with _as_zero(call.instance):
+        return call.proceed()
 
 
 INFORMATION = "universal_checkpoint_info"
@@ -170,17 +166,17 @@ INFORMATION = "universal_checkpoint_info"
     without="crash",
     symptom=Symptom("dict(universal_checkpoint_info)"),
 )
-def information_of_megatron(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def information_of_megatron(call: Call) -> Any:
     """Save what the caller passes as universal_checkpoint_info if the model has a method of that name."""
-    if not callable(getattr(instance.module, INFORMATION, None)):
-        return wrapped(*args, **kwargs)
-    call = inspect.signature(wrapped).bind(*args, **kwargs)
-    call.arguments["client_state"] = state = dict(call.arguments.get("client_state") or {})
-    setattr(instance.module, INFORMATION, state.pop(INFORMATION, None))
+    model = call.instance.module
+    if not callable(getattr(model, INFORMATION, None)):
+        return call.proceed()
+    call["client_state"] = state = dict(call["client_state"] or {})
+    setattr(model, INFORMATION, state.pop(INFORMATION, None))
     try:
-        return wrapped(*call.args, **call.kwargs)
+        return call.proceed()
     finally:
-        delattr(instance.module, INFORMATION)
+        delattr(model, INFORMATION)
 
 
 @wrap(
@@ -191,14 +187,14 @@ def information_of_megatron(wrapped: Any, instance: Any, args: tuple[Any, ...], 
     without="crash",
     symptom=Symptom("os.environ[CROSS_SIZE]"),
 )
-def machines_of_checkpoint_writers(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def machines_of_checkpoint_writers(call: Call) -> Any:
     """Set both from the variables of torchrun and ascend-run."""
     values = [os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")]
     if all(word.isdecimal() for word in values):
         ranks, local_ranks, host = map(int, values)
         os.environ.setdefault("CROSS_SIZE", str(ranks // local_ranks))
         os.environ.setdefault("CROSS_RANK", str(host))
-    return wrapped(*args, **kwargs)
+    return call.proceed()
 
 
 @contextlib.contextmanager

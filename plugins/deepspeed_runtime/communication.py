@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ascend_adapt import Symptom, replace, wrap
+from ascend_adapt import Call, Symptom, replace, wrap
 
 logger = logging.getLogger("ascend_adapt")
 
@@ -19,17 +19,15 @@ logger = logging.getLogger("ascend_adapt")
     without="crash",
     symptom=Symptom(reason="the fault is in the callers"),
 )
-def backend_of_the_device(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def backend_of_the_device(call: Call) -> Any:
     """Use the accelerator's own backend if 'nccl' is requested."""
     from deepspeed.accelerator import get_accelerator
 
-    requested = args[0] if args else kwargs.get("dist_backend")
-    if requested == "nccl":
+    if call["dist_backend"] == "nccl":
         backend = get_accelerator().communication_backend_name()
         logger.info("ascend_adapt: init_distributed: 'nccl' requested, using %r", backend)
-        args, kwargs = args[1:], {key: value for key, value in kwargs.items() if key != "dist_backend"}
-        return wrapped(backend, *args, **kwargs)
-    return wrapped(*args, **kwargs)
+        call["dist_backend"] = backend
+    return call.proceed()
 
 
 @replace(
@@ -74,9 +72,9 @@ def zero_gradients_by_type(tensors: list[Any]) -> list[list[Any]]:
     without="crash",
     symptom=Symptom(reason="the fault is in the buffer that is passed, which DeepSpeed 0.13 flattens from copies"),
 )
-def gathered_without_gradient(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def gathered_without_gradient(call: Call) -> Any:
     """Gather the updated weights outside autograd."""
     import torch
 
     with torch.no_grad():
-        return wrapped(*args, **kwargs)
+        return call.proceed()

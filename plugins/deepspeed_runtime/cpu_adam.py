@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ascend_adapt import wrap
+from ascend_adapt import Call, wrap
 
 from .jit_builds import BY_ACCELERATOR, UNTIL_SHIPPED, TorchFusedAdam, is_installed
 
@@ -22,9 +22,9 @@ _WHY = "ZeRO-Offload's optimizer compiles its operator cpu_adam for minutes befo
     without="slower",
     symptom=BY_ACCELERATOR,
 )
-def cpu_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def cpu_adam_in_torch(call: Call) -> Any:
     """Use the operator if it was compiled at installation, else torch's multi-tensor operators."""
-    return _loaded(wrapped, args, kwargs)
+    return _loaded(call)
 
 
 @wrap(
@@ -36,9 +36,9 @@ def cpu_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs
     without="slower",
     symptom=BY_ACCELERATOR,
 )
-def old_cpu_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def old_cpu_adam_in_torch(call: Call) -> Any:
     """Use the operator if it was compiled at installation, else torch's multi-tensor operators."""
-    return _loaded(wrapped, args, kwargs)
+    return _loaded(call)
 
 
 @wrap(
@@ -50,13 +50,13 @@ def old_cpu_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kw
     without="crash",
     symptom=BY_ACCELERATOR,
 )
-def emulated_cpu_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def emulated_cpu_adam_in_torch(call: Call) -> Any:
     """Use torch's multi-tensor operators on an emulated NPU; a real one compiles the operator, which is faster."""
-    return _loaded(wrapped, args, kwargs) if os.environ.get("ASCEND_ADAPT_EMULATED") else wrapped(*args, **kwargs)
+    return _loaded(call) if os.environ.get("ASCEND_ADAPT_EMULATED") else call.proceed()
 
 
-def _loaded(load: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return load(*args, **kwargs) if is_installed("cpu_adam") else TorchCPUAdam(lambda: load(*args, **kwargs))
+def _loaded(call: Call) -> Any:
+    return call.proceed() if is_installed("cpu_adam") else TorchCPUAdam(call.proceed)
 
 
 class TorchCPUAdam:

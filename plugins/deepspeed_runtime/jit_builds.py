@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 UNTIL_SHIPPED = "DeepSpeed ships the operator compiled, or compiles only on request"
 
@@ -21,9 +21,9 @@ UNTIL_SHIPPED = "DeepSpeed ships the operator compiled, or compiles only on requ
     without="crash",
     symptom=Symptom("build_shm_op()", at="deepspeed.comm.torch:TorchBackend"),
 )
-def no_shared_memory_build(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def no_shared_memory_build(call: Call) -> Any:
     """Use the operator if it was compiled at installation, else gloo."""
-    return wrapped(*args, **kwargs) if is_installed("deepspeed_shm_comm") else None
+    return call.proceed() if is_installed("deepspeed_shm_comm") else None
 
 
 BY_ACCELERATOR = Symptom(reason="which builder is used depends on the selected accelerator")
@@ -42,9 +42,9 @@ _WHY_ADAM = (
     without="crash",
     symptom=BY_ACCELERATOR,
 )
-def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused_adam_in_torch(call: Call) -> Any:
     """Use the operator if it was compiled at installation, else torch's multi-tensor operators."""
-    return wrapped(*args, **kwargs) if is_installed("fused_adam") else TorchFusedAdam
+    return call.proceed() if is_installed("fused_adam") else TorchFusedAdam
 
 
 @wrap(
@@ -56,7 +56,7 @@ def fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwar
     without="crash",
     symptom=BY_ACCELERATOR,
 )
-def cuda_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def cuda_fused_adam_in_torch(call: Call) -> Any:
     """Use torch's multi-tensor operators."""
     return TorchFusedAdam
 
@@ -70,7 +70,7 @@ def cuda_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...],
     without="crash",
     symptom=BY_ACCELERATOR,
 )
-def npu_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def npu_fused_adam_in_torch(call: Call) -> Any:
     """Use torch's multi-tensor operators."""
     return TorchFusedAdam
 
@@ -84,10 +84,9 @@ def npu_fused_adam_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], 
     without="crash",
     symptom=BY_ACCELERATOR,
 )
-def npu_fused_adam_builder(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def npu_fused_adam_builder(call: Call) -> Any:
     """Use torch's multi-tensor operators for FusedAdam; other builders are unchanged."""
-    name = args[0] if args else kwargs["class_name"]
-    return TorchFusedAdamBuilder() if name == "FusedAdamBuilder" else wrapped(*args, **kwargs)
+    return TorchFusedAdamBuilder() if call["class_name"] == "FusedAdamBuilder" else call.proceed()
 
 
 @wrap(
@@ -99,7 +98,7 @@ def npu_fused_adam_builder(wrapped: Any, instance: Any, args: tuple[Any, ...], k
     without="crash",
     symptom=Symptom("UtilsBuilder().load()", at="deepspeed.runtime.engine:DeepSpeedEngine"),
 )
-def flatten_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def flatten_in_torch(call: Call) -> Any:
     """Use torch's own flatten and unflatten."""
     return TorchFlatten
 
@@ -113,7 +112,7 @@ def flatten_in_torch(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs:
     without="crash",
     symptom=Symptom("'ASCEND_HOME_PATH' in os.environ or os.path.exists(os.environ['ASCEND_HOME_PATH'])"),
 )
-def cann_path_or_none(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def cann_path_or_none(call: Call) -> str | None:
     """Return the path of CANN, or None."""
     path = os.environ.get("ASCEND_HOME_PATH")
     return path if path and os.path.exists(path) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ascend_adapt import Symptom, replace
-from ascend_adapt.patches.declare.spec import Terms
+from ascend_adapt.patches.declare.terms import Terms
 
 
 @replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 # Methods of DeepSpeed that return whether a gradient of this step is Inf or NaN; each ends in a collective.
 _CHECKS = {
@@ -16,17 +16,17 @@ _CHECKS = {
 }
 
 
-def overflowed_or_flagged(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def overflowed_or_flagged(call: Call) -> bool:
     """Return whether a step overflowed: DeepSpeed's own check, or the overflow flag of any rank since the last step."""
     if not _saturates():
-        return bool(wrapped(*args, **kwargs))
+        return bool(call.proceed())
     import torch
     import torch.distributed
     from torch_npu.npu import utils
 
     # Read first: the check itself computes on the device.
     raised = torch.tensor([float(utils.get_npu_overflow_flag())], device="npu")
-    found = bool(wrapped(*args, **kwargs))
+    found = bool(call.proceed())
     if torch.distributed.is_initialized():
         torch.distributed.all_reduce(raised, torch.distributed.ReduceOp.MAX)
     utils.clear_npu_overflow_flag()
@@ -41,9 +41,9 @@ def _saturates() -> bool:
 
 
 def _patch(name: str, target: str) -> Any:
-    def has_overflow(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def has_overflow(call: Call) -> bool:
         """Return whether a gradient of this step overflowed."""
-        return overflowed_or_flagged(wrapped, instance, args, kwargs)
+        return overflowed_or_flagged(call)
 
     has_overflow.__name__ = has_overflow.__qualname__ = name
     return wrap(

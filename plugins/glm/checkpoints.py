@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Patch, Symptom, wrap
+from ascend_adapt import Call, Patch, Symptom, wrap
 
 from ..checkpoint_allow_list import DEEPSPEED, allowed
 
@@ -23,10 +23,10 @@ def _with_its_classes(target: str, name: str) -> Patch:
         without="crash",
         symptom=Symptom("torch.load(checkpoint_name, map_location='cpu')"),
     )
-    def load(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def load(call: Call) -> Any:
         """Read a checkpoint; only the classes that GLM saves are allowed."""
         with allowed(*DEEPSPEED, *_LOSS_SCALERS):
-            return wrapped(*args, **kwargs)
+            return call.proceed()
 
     return load
 
@@ -48,7 +48,7 @@ WEIGHTS_AND_STATE = (
     without="crash",
     symptom=Symptom(reason="the fault is in scripts, which are not modules of GLM"),
 )
-def load_in_a_script(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def load_in_a_script(call: Call) -> Any:
     """Read a file; only the classes that GLM saves are allowed."""
     with allowed(*DEEPSPEED, *_LOSS_SCALERS):
-        return wrapped(*args, **kwargs)
+        return call.proceed()

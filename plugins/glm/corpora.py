@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import os
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 from ascend_adapt.errors import DataError
 
 # The model of fastText that recognises languages: where GLM expects it, and where its guide puts it.
@@ -23,18 +22,18 @@ LANGUAGES = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "
     without="crash",
     symptom=Symptom("path = dataset.PATH"),
 )
-def corpus_at_a_path(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def corpus_at_a_path(call: Call) -> Any:
     """Read a .jsonl file, or a folder of them, one {"text": ...} per line, as GLM reads the Pile.
 
     A named corpus, such as ``pile``, that is not at GLM's own path is read from the working folder.
     """
     from data_utils import corpora
 
-    name = args[0] if args else kwargs["name"]
+    name = call["name"]
     own = corpora.NAMED_CORPORA.get(name)
     if os.path.exists(name) and (own is None or not _is_there(own.PATH)):
         corpora.NAMED_CORPORA[name] = _at(name, own or corpora.Pile, corpora.Pile)
-    return wrapped(*args, **kwargs)
+    return call.proceed()
 
 
 def _is_there(path: str) -> bool:
@@ -67,20 +66,19 @@ def _at(path: str, kind: Any, pile: Any) -> Any:
     without="crash",
     symptom=Symptom("fasttext.load_model('/mnt/lid.176.bin')"),
 )
-def languages_are_recognised(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def languages_are_recognised(call: Call) -> None:
     """Load the model from GLM's path or the working folder.
 
     Raises:
         DataError: the model or fasttext is missing.
     """
-    call = inspect.signature(wrapped).bind(*args, **kwargs)
-    filters = call.arguments.get("filter_english", False)
+    filters = call["filter_english"]
     if filters:
-        call.arguments["filter_english"] = False  # it would load the model itself
+        call["filter_english"] = False  # it would load the model itself
     model = Languages.load("--filter-english") if filters else None
-    wrapped(*call.args, **call.kwargs)
+    call.proceed()
     if filters:
-        instance.filter_english, instance.model = True, model
+        call.instance.filter_english, call.instance.model = True, model
 
 
 @wrap(
@@ -91,7 +89,7 @@ def languages_are_recognised(wrapped: Any, instance: Any, args: tuple[Any, ...],
     without="crash",
     symptom=Symptom("fasttext.load_model('/dataset/fd5061f6/english_data/lid.176.bin')"),
 )
-def languages_of_openwebtext(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def languages_of_openwebtext(call: Call) -> None:
     """Load the model from either of GLM's paths or the working folder.
 
     Raises:
@@ -100,8 +98,8 @@ def languages_of_openwebtext(wrapped: Any, instance: Any, args: tuple[Any, ...],
     from data_utils import corpora
 
     model = Languages.load("openwebtext")
-    super(corpora.OpenWebText, instance).__init__(*args, **kwargs)
-    instance.model = model
+    super(corpora.OpenWebText, call.instance).__init__(*call.args, **call.kwargs)
+    call.instance.model = model
 
 
 class Languages:

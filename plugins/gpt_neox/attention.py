@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from .. import call_arguments
 from ..fused_attention import attention_with_dropout
@@ -23,20 +23,21 @@ logger = logging.getLogger("ascend_adapt")
     without="slower",
     symptom=Symptom("torch.bmm(attention_probs, value_layer.transpose(0, 1))"),
 )
-def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused_attention(call: Call) -> Any:
     """Attention context [B, N, S, D] of query, key and value, each [S, B, N, D]; the mask is bool, True = hidden."""
     names = ("query_layer", "key_layer", "value_layer", "layer_past", "attention_mask")
-    given = call_arguments.known(names, args, kwargs)
-    if given is None or instance.use_cache or instance.rpe is not None or instance.pos_emb == "alibi":
-        return wrapped(*args, **kwargs)
+    given = call_arguments.known(names, call)
+    attention = call.instance
+    if given is None or attention.use_cache or attention.rpe is not None or attention.pos_emb == "alibi":
+        return call.proceed()
     from ascend_adapt.kernels.masks import is_causal
 
     query, key, value = (given[name].permute(1, 2, 0, 3) for name in names[:3])
     masked_out, causal = given["attention_mask"], False
     if masked_out is not None and is_causal(masked_out, query.shape[2], key.shape[2]):
         masked_out, causal = None, True
-    softmax = instance.scale_mask_softmax
-    dropout = instance.dropout_p if instance.training else 0.0
+    softmax = attention.scale_mask_softmax
+    dropout = attention.dropout_p if attention.training else 0.0
 
     return attention_with_dropout(
         query,
@@ -44,7 +45,7 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
         value,
         masked_out=masked_out,
         causal=causal,
-        scale=(softmax.scale or 1.0) / instance.norm_factor,
+        scale=(softmax.scale or 1.0) / attention.norm_factor,
         dropout_p=dropout,
         rng="megatron.mpu",
     )
@@ -59,13 +60,13 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     without="crash",
     symptom=Symptom("self.attention_type == 'flash'", at="megatron.model.transformer:ParallelSelfAttention.__init__"),
 )
-def flash_is_global(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def flash_is_global(call: Call) -> Any:
     """Return the attention type of each layer, with "global" for "flash": the same attention over the same window.
 
     ``fused_attention`` computes global attention in one operation. Under mup the two differ in GPT-NeoX itself: flash
     ignores its scale 1 / D, global uses it.
     """
-    types = wrapped(*args, **kwargs)
+    types = call.proceed()
     if "flash" not in types:
         return types
     logger.info('ascend_adapt: attention_config: "flash" is not available on this device, using "global"')

@@ -5,10 +5,9 @@ Its fork of DeepSpeed read the type up to DeeperSpeed v1.0 (deepspeed 0.3.15). D
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 
 def asks_for_bfloat16(section: Any) -> bool:
@@ -31,14 +30,13 @@ def as_bf16(section: dict[str, Any]) -> dict[str, Any]:
     without="crash",
     symptom=Symptom("get_fp16_enabled(param_dict)", "get_float16_config(param_dict)"),
 )
-def fp16_of_bfloat16(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def fp16_of_bfloat16(call: Call) -> None:
     """Read the section as bf16, unless the configuration has one; the caller's configuration is not changed."""
-    call = inspect.signature(wrapped).bind(*args, **kwargs)
-    whole = call.arguments["param_dict"]
+    whole = call["param_dict"]
     if asks_for_bfloat16(whole.get("fp16")):
         others = {name: value for name, value in whole.items() if name != "fp16"}
-        call.arguments["param_dict"] = {"bf16": as_bf16(whole["fp16"]), **others}
-    wrapped(*call.args, **call.kwargs)
+        call["param_dict"] = {"bf16": as_bf16(whole["fp16"]), **others}
+    call.proceed()
 
 
 def reads_the_type(original: Any) -> str:
@@ -57,9 +55,10 @@ def reads_the_type(original: Any) -> str:
     without="wrong numbers",
     symptom=Symptom('self.bf16.get("enabled", False)'),
 )
-def newest_reads_the_type(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def newest_reads_the_type(call: Call) -> None:
     """Turn a section fp16 of type bfloat16 into a section bf16, unless there is one, before precision is derived."""
-    if asks_for_bfloat16(instance.fp16):
-        section, instance.fp16 = instance.fp16, None
-        instance.bf16 = instance.bf16 or as_bf16(section)
-    wrapped(*args, **kwargs)
+    settings = call.instance
+    if asks_for_bfloat16(settings.fp16):
+        section, settings.fp16 = settings.fp16, None
+        settings.bf16 = settings.bf16 or as_bf16(section)
+    call.proceed()

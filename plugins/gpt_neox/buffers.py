@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 
 @wrap(
@@ -16,7 +16,7 @@ from ascend_adapt import Symptom, wrap
     without="crash",
     symptom=Symptom("buffer_dtype = None"),
 )
-def buffers_like_parameters(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def buffers_like_parameters(call: Call) -> Any:
     """Return (dtype of parameters, dtype of buffers); the same if data_types sets none, as every release before."""
-    of_parameters, of_buffers = wrapped(*args, **kwargs)
+    of_parameters, of_buffers = call.proceed()
     return of_parameters, of_buffers or of_parameters

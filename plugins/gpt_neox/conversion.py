@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, add, wrap
+from ascend_adapt import Call, Symptom, add, wrap
 
 from ..code_bases import GPT_NEOX
 from .evaluation_harness import IMPORTING
@@ -46,10 +46,10 @@ output_layer = add(
     without="crash",
     symptom=Symptom(reason="the fault is in what v2.0's tool asks for"),
 )
-def layers_with_constants(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def layers_with_constants(call: Call) -> None:
     """Let the state dict of a single layer list the constants as None, and let loading it ignore them."""
-    wrapped(*args, **kwargs)
-    for layer in instance.gpt_neox.layers:
+    call.proceed()
+    for layer in call.instance.gpt_neox.layers:
         _name_constants(layer)
 
 

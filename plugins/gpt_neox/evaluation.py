@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 
 def takes_a_bare_loss(forward_step: Any) -> str:
@@ -22,7 +22,7 @@ def takes_a_bare_loss(forward_step: Any) -> str:
     without="crash",
     symptom=Symptom("metric_dicts[key].append(metric_dict[key])", at="megatron.training:evaluate"),
 )
-def loss_and_metrics(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def loss_and_metrics(call: Call) -> Any:
     """Return (loss, {}) if the engine returned a bare loss; a pair is returned as it is."""
-    result = wrapped(*args, **kwargs)
+    result = call.proceed()
     return result if isinstance(result, tuple) else (result, {})

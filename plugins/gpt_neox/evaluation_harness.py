@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-from ascend_adapt import CodeBase, Symptom, provide, wrap
+from ascend_adapt import Call, CodeBase, Symptom, provide, wrap
 
 IMPORTING = CodeBase(
     "gpt-neox v2.0", present=("megatron/neox_arguments/__init__.py", "megatron/model/flash_attention.py")
@@ -44,10 +44,9 @@ def harness_when_asked_for(module: ModuleType) -> None:
     without="crash",
     symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
 )
-def harness_that_was_asked_for(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def harness_that_was_asked_for(call: Call) -> Any:
     """Import the harness before training if eval_tasks are set, and say what it needs if that fails."""
-    settings = args[0] if args else kwargs["neox_args"]
-    if settings.eval_tasks:
+    if call["neox_args"].eval_tasks:
         try:
             importlib.import_module(HARNESS)
         except Exception as error:  # its dependencies raise anything
@@ -55,4 +54,4 @@ def harness_that_was_asked_for(wrapped: Any, instance: None, args: tuple[Any, ..
                 f"{HARNESS}: cannot be imported ({type(error).__name__}: {error}), needed for eval_tasks — "
                 "pip install lm_eval==0.3.0 best_download with a transformers before 5, or remove eval_tasks"
             ) from error
-    return wrapped(*args, **kwargs)
+    return call.proceed()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 
 @wrap(
@@ -15,7 +13,7 @@ from ascend_adapt import Symptom, wrap
     without="crash",
     symptom=Symptom("self.optimizer.overflow"),
 )
-def nothing_overflows(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def nothing_overflows(call: Call) -> None:
     """Count overflows only of an optimizer that scales the loss."""
-    if hasattr(instance.optimizer, "overflow"):
-        wrapped(*args, **kwargs)
+    if hasattr(call.instance.optimizer, "overflow"):
+        call.proceed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 
 @wrap(
@@ -17,8 +17,8 @@ from ascend_adapt import Symptom, wrap
     without="crash",
     symptom=Symptom(reason="trl's releases are not recorded"),
 )
-def model_of_a_rank_is_on_its_npu(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def model_of_a_rank_is_on_its_npu(call: Call) -> Any:
     """Leave out the device map in a job of several ranks, unless the caller gives one."""
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        kwargs = {"device_map": None, **kwargs}
-    return wrapped(*args, **kwargs)
+        call.kwargs = {"device_map": None, **call.kwargs}
+    return call.proceed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 
 @wrap(
@@ -16,14 +16,14 @@ from ascend_adapt import Symptom, wrap
     without="crash",
     symptom=Symptom(reason="the fault is in the callers"),
 )
-def gpus_of_device_maps(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def gpus_of_device_maps(call: Call) -> Any:
     """Map the GPUs of device_map to the CPU; "auto" and others stay."""
-    if (given := kwargs.get("device_map")) is not None:
+    if (given := call.kwargs.get("device_map")) is not None:
         on_host = (
             {name: _on_host(device) for name, device in given.items()} if isinstance(given, dict) else _on_host(given)
         )
-        kwargs = {**kwargs, "device_map": on_host}
-    return wrapped(*args, **kwargs)
+        call.kwargs = {**call.kwargs, "device_map": on_host}
+    return call.proceed()
 
 
 def _on_host(device: Any) -> Any:

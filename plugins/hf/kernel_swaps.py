@@ -24,17 +24,17 @@ from .. import call_arguments
     without="slower",
     symptom=Symptom("torch.pow(input, 3.0)"),
 )
-def gelu_in_one_operation(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def gelu_in_one_operation(call: Call) -> Any:
     """GELU, tanh approximation, with the shape and dtype of the input."""
-    given = call_arguments.known(("input",), args, kwargs)
+    given = call_arguments.known(("input",), call)
     if given is None or _is_traced():
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     from ascend_adapt.kernels import gelu
 
     try:
         return gelu(given["input"], approximate="tanh")
     except KernelArgumentError:
-        return wrapped(*args, **kwargs)
+        return call.proceed()
 
 
 def attention_interface(
@@ -142,22 +142,21 @@ fused_attention = entry(
     without="slower",
     symptom=Symptom("logits.float()"),
 )
-def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def loss_without_a_copy(call: Call) -> Any:
     """Next-token loss, fp32, from logits [B, S, V] without an fp32 copy.
 
     If torch's cross entropy has been replaced, as Liger does, the replacement is used.
     """
     import torch
 
-    logits = args[0] if args else kwargs["logits"]
     if _is_traced() or torch.nn.functional.cross_entropy.__module__ != "torch.nn.functional":
-        return wrapped(*args, **kwargs)
-    if logits.dtype == torch.float64:  # for which transformers returns an fp32 loss
-        return wrapped(*args, **kwargs)
+        return call.proceed()
+    if call["logits"].dtype == torch.float64:  # for which transformers returns an fp32 loss
+        return call.proceed()
     try:
-        return causal_lm_loss(*args, **kwargs)
+        return causal_lm_loss(*call.args, **call.kwargs)
     except KernelArgumentError:
-        return wrapped(*args, **kwargs)  # raises what callers expect, such as IndexError for a label out of range
+        return call.proceed()  # raises what callers expect, such as IndexError for a label out of range
 
 
 def causal_lm_loss(

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 logger = logging.getLogger("ascend_adapt")
 _ARGUMENTS = "transformers.training_args:TrainingArguments.__post_init__"
@@ -35,12 +35,12 @@ def _during_the_checks(arguments: Any) -> Iterator[None]:
     without="crash",
     symptom=Symptom(reason="the check is in a method that later releases split"),
 )
-def tf32_without_a_gpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def tf32_without_a_gpu(call: Call) -> None:
     """Leave out tf32=True."""
-    if instance.tf32:
+    if call.instance.tf32:
         logger.warning("ascend_adapt: TrainingArguments: tf32=True has no effect on this device")
-        instance.tf32 = None
-    wrapped(*args, **kwargs)
+        call.instance.tf32 = None
+    call.proceed()
 
 
 @wrap(
@@ -52,10 +52,10 @@ def tf32_without_a_gpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwarg
     without="crash",
     symptom=Symptom(reason="the check is in a method that later releases split"),
 )
-def bf16_without_a_gpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def bf16_without_a_gpu(call: Call) -> None:
     """Have bf16_of_arguments answer during the checks."""
-    with _during_the_checks(instance):
-        wrapped(*args, **kwargs)
+    with _during_the_checks(call.instance):
+        call.proceed()
 
 
 @wrap(
@@ -67,6 +67,6 @@ def bf16_without_a_gpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwarg
     without="crash",
     symptom=Symptom("torch.cuda.is_bf16_supported()"),
 )
-def bf16_of_arguments(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def bf16_of_arguments(call: Call) -> bool:
     """Return True to TrainingArguments, and transformers' own answer to all others."""
-    return bool(_checking) or bool(wrapped(*args, **kwargs))
+    return bool(_checking) or bool(call.proceed())

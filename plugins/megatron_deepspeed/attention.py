@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from .. import call_arguments
 from ..code_bases import MEGATRON_DEEPSPEED
@@ -22,11 +22,11 @@ VIEWED = ("query_layer", "key_layer", "value_layer")
     without="crash",
     symptom=Symptom("query_layer.view(output_size[2], output_size[0] * output_size[1], -1)"),
 )
-def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def contiguous_attention(call: Call) -> Any:
     """Attention of query, key and value [S, B, N, D], each made contiguous."""
-    values = [value.contiguous() if place < len(VIEWED) else value for place, value in enumerate(args)]
-    named = {name: value.contiguous() if name in VIEWED else value for name, value in kwargs.items()}
-    return wrapped(*values, **named)
+    values = [value.contiguous() if place < len(VIEWED) else value for place, value in enumerate(call.args)]
+    named = {name: value.contiguous() if name in VIEWED else value for name, value in call.kwargs.items()}
+    return call.wrapped(*values, **named)
 
 
 @wrap(
@@ -39,21 +39,22 @@ def contiguous_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwa
     without="slower",
     symptom=Symptom("torch.bmm(attention_probs, value_layer.transpose(0, 1))"),
 )
-def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused_attention(call: Call) -> Any:
     """Fused attention; query, key and value are [S, B, N, D], the result is [S, B, N * D]."""
     from ascend_adapt.kernels.masks import is_causal
 
-    given = call_arguments.known((*VIEWED, "attention_mask"), args, kwargs)
+    given = call_arguments.known((*VIEWED, "attention_mask"), call)
     if given is None:
-        return wrapped(*args, **kwargs)
+        return call.proceed()
+    attention = call.instance
     query, key, value = (given[name].permute(1, 2, 0, 3) for name in VIEWED)
-    mask, causal = given["attention_mask"], instance.attn_mask_type.name == "causal"
+    mask, causal = given["attention_mask"], attention.attn_mask_type.name == "causal"
     if causal and mask is not None and is_causal(mask, query.shape[2], key.shape[2]):
         mask = None
     # norm_factor includes the layer number where the softmax multiplies by it.
-    scale = (instance.scale_mask_softmax.scale or 1.0) / instance.norm_factor
-    dropout = instance.attention_dropout.p if instance.training else 0.0
-    rng = None if instance.sequence_parallel else "megatron.core.tensor_parallel"
+    scale = (attention.scale_mask_softmax.scale or 1.0) / attention.norm_factor
+    dropout = attention.attention_dropout.p if attention.training else 0.0
+    rng = None if attention.sequence_parallel else "megatron.core.tensor_parallel"
     result = attention_with_dropout(
         query, key, value, masked_out=mask, causal=causal, scale=scale, dropout_p=dropout, rng=rng
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from .. import call_arguments
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
@@ -24,15 +24,15 @@ UNTIL = "the causal softmax accepts a mask"
     until=UNTIL,
     without="wrong numbers",
 )
-def mask_and_causal(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def mask_and_causal(call: Call) -> Any:
     """Attention probabilities [B, N, Q, K] under the mask and causality."""
     from ascend_adapt.kernels.masks import is_causal
 
-    given = call_arguments.expected("megatron_deepspeed.mask_and_causal", ("input", "mask"), args, kwargs)
+    given = call_arguments.expected("megatron_deepspeed.mask_and_causal", ("input", "mask"), call)
     mask, (queries, keys) = given["mask"], given["input"].shape[-2:]
-    if mask is None or instance.attn_mask_type.name != "causal" or is_causal(mask, queries, keys):
-        return wrapped(*args, **kwargs)
-    return _probabilities(instance, given["input"], mask)
+    if mask is None or call.instance.attn_mask_type.name != "causal" or is_causal(mask, queries, keys):
+        return call.proceed()
+    return _probabilities(call.instance, given["input"], mask)
 
 
 @wrap(
@@ -44,17 +44,17 @@ def mask_and_causal(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     until=UNTIL,
     without="wrong numbers",
 )
-def mask_and_causal_asserted(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def mask_and_causal_asserted(call: Call) -> Any:
     """Attention probabilities [B, N, Q, K] under the mask and causality."""
     from ascend_adapt.kernels.masks import is_causal
 
-    given = call_arguments.expected("megatron_deepspeed.mask_and_causal_asserted", ("input", "mask"), args, kwargs)
+    given = call_arguments.expected("megatron_deepspeed.mask_and_causal_asserted", ("input", "mask"), call)
     mask, (queries, keys) = given["mask"], given["input"].shape[-2:]
-    if mask is None or instance.attn_mask_type.name != "causal":
-        return wrapped(*args, **kwargs)
+    if mask is None or call.instance.attn_mask_type.name != "causal":
+        return call.proceed()
     if queries == keys and is_causal(mask, queries, keys):
-        return wrapped(given["input"], None)
-    return _probabilities(instance, given["input"], mask)
+        return call.wrapped(given["input"], None)
+    return _probabilities(call.instance, given["input"], mask)
 
 
 @wrap(
@@ -68,14 +68,14 @@ def mask_and_causal_asserted(wrapped: Any, instance: Any, args: tuple[Any, ...],
         at="megatron.model.language_model:EmbeddingPipe.forward",
     ),
 )
-def reset_mask_goes_down_the_pipe(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def reset_mask_goes_down_the_pipe(call: Call) -> Any:
     """Pass the mask of each batch from layer to layer if it hides more than the future."""
     from megatron import get_args
 
     of_run = get_args()
     if of_run.reset_attention_mask:
         of_run.pretrain_causal_attention = False
-    return wrapped(*args, **kwargs)
+    return call.proceed()
 
 
 def _probabilities(softmax: Any, scores: Any, mask: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from ..checkpoint_allow_list import DEEPSPEED, allowed
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
@@ -28,7 +28,7 @@ _ENUMS = tuple(
     without="crash",
     symptom=Symptom("torch.load(checkpoint_name, map_location='cpu')", at="megatron.checkpointing"),
 )
-def load_checkpoint(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def load_checkpoint(call: Call) -> Any:
     """Read a checkpoint; only the classes that Megatron saves are allowed."""
     with allowed(*DEEPSPEED, *_ENUMS):
-        return wrapped(*args, **kwargs)
+        return call.proceed()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from ..code_bases import BIGSCIENCE
 
@@ -20,9 +20,9 @@ from ..code_bases import BIGSCIENCE
     without="crash",
     symptom=Symptom(reason="the fault is a missing warning, and pretrain_gpt.py is a script"),
 )
-def warn_of_unused_configuration(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def warn_of_unused_configuration(call: Call) -> Any:
     """Warn on rank 0 about a configuration that is not used, and drop it."""
-    parsed = wrapped(*args, **kwargs)
+    parsed = call.proceed()
     named = getattr(parsed, "deepspeed_config", None)
     if not named or getattr(parsed, "deepspeed", False):
         return parsed

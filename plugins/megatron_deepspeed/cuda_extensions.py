@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 from ..compiled_kernels import compiling_where_there_is_nvcc
@@ -32,9 +32,9 @@ no_compiling_on_cuda = compiling_where_there_is_nvcc(
         at="megatron.core.tensor_parallel.layers:ColumnParallelLinear",
     ),
 )
-def no_gradient_accumulation_fusion(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def no_gradient_accumulation_fusion(call: Call) -> Any:
     """Fuse gradient accumulation only if the extension is installed."""
-    valid = wrapped(*args, **kwargs)
+    valid = call.proceed()
     if importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is None:
         valid.gradient_accumulation_fusion = False
     return valid

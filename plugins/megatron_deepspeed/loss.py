@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 from ..vocabulary_loss import NAMES, vocabulary_loss
@@ -26,9 +26,9 @@ UNTIL = "the code base computes its loss in one operation"
         at="megatron.core.tensor_parallel.cross_entropy:_VocabParallelCrossEntropy",
     ),
 )
-def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused_loss(call: Call) -> Any:
     """Loss of each token, fp32 [S, B], from logits [S, B, V / TP]."""
-    return vocabulary_loss(wrapped, args, kwargs, names=NAMES[:3], groups="megatron.core.parallel_state")
+    return vocabulary_loss(call, names=NAMES[:3], groups="megatron.core.parallel_state")
 
 
 @wrap(
@@ -44,6 +44,6 @@ def fused_loss(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict
         at="megatron.mpu.cross_entropy:_VocabParallelCrossEntropy",
     ),
 )
-def fused_loss_of_mpu(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused_loss_of_mpu(call: Call) -> Any:
     """Loss of each token, fp32 [B, S], from logits [B, S, V / TP]."""
-    return vocabulary_loss(wrapped, args, kwargs, names=NAMES[:2], groups="megatron.mpu")
+    return vocabulary_loss(call, names=NAMES[:2], groups="megatron.mpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from ..code_bases import MEGATRON_DEEPSPEED
 
@@ -19,16 +19,16 @@ from ..code_bases import MEGATRON_DEEPSPEED
     without="wrong numbers",
     symptom=Symptom("from torch.optim import Adam", at="megatron.optimizer"),
 )
-def decoupled_weight_decay(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def decoupled_weight_decay(call: Call) -> Any:
     """Use torch's AdamW in place of torch's Adam, which matches the optimizer on a GPU."""
     import torch
 
     module: Any = sys.modules["megatron.optimizer"]
     if module.Adam is not torch.optim.Adam:
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     module.Adam = torch.optim.AdamW
     try:
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     finally:
         if module.Adam is torch.optim.AdamW:  # --ds-fused-adam sets DeepSpeed's
             module.Adam = torch.optim.Adam

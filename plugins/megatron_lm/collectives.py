@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from .. import call_arguments
 from .releases import HOST
@@ -19,18 +19,18 @@ from .releases import HOST
     without="crash",
     symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.training"),
 )
-def all_reduce_of_float64(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def all_reduce_of_float64(call: Call) -> Any:
     """All-gather float64 values as int64 bits, and reduce them on each rank in rank order."""
     import torch
 
-    given = call_arguments.known(("tensor", "op", "group", "async_op"), args, kwargs)
+    given = call_arguments.known(("tensor", "op", "group", "async_op"), call)
     if given is None:
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     tensor, op = given["tensor"], given.get("op", torch.distributed.ReduceOp.SUM)
     if tensor.dtype != torch.float64 or tensor.device.type == "cpu" or given.get("async_op"):
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     if op not in (torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.MIN, torch.distributed.ReduceOp.MAX):
-        return wrapped(*args, **kwargs)
+        return call.proceed()
     reduce_by_bits(tensor, op, given.get("group"))
     return None
 

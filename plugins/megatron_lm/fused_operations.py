@@ -29,15 +29,16 @@ from .releases import HOST, REQUIRES
     without="slower",
     symptom=Symptom("torch.bmm(attention_probs, value.transpose(0, 1))"),
 )
-def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused_attention(call: Call) -> Any:
     """Fused attention; query, key and value are [S, B, N, D], the result is [S, B, N * D]."""
     names = ("query", "key", "value", "attention_mask", "attn_mask_type", "attention_bias", "packed_seq_params")
-    given = call_arguments.known(names, args, kwargs)
-    if given is None or _needs_upstream(instance, given):
-        return wrapped(*args, **kwargs)
+    given = call_arguments.known(names, call)
+    attention = call.instance
+    if given is None or _needs_upstream(attention, given):
+        return call.proceed()
     query, key, value = (given[name].permute(1, 2, 0, 3) for name in names[:3])
-    config, softmax = instance.config, instance.scale_mask_softmax
-    dropout = instance.attention_dropout.p if instance.training else 0.0
+    softmax = attention.scale_mask_softmax
+    dropout = attention.attention_dropout.p if attention.training else 0.0
     masked_out, causal, window = _mask(softmax, given["attention_mask"], query.shape[2], key.shape[2])
 
     result = attention_with_dropout(
@@ -47,9 +48,9 @@ def fused_attention(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
         masked_out=masked_out,
         causal=causal,
         window=window,
-        scale=instance.softmax_scale * (softmax.scale or 1.0),
+        scale=attention.softmax_scale * (softmax.scale or 1.0),
         dropout_p=dropout,
-        rng=None if config.sequence_parallel else "megatron.core.tensor_parallel",
+        rng=None if attention.config.sequence_parallel else "megatron.core.tensor_parallel",
     )
     # Contiguous as upstream's. The result of flash attention is [B, S, N, D] in memory.
     return result.permute(2, 0, 1, 3).flatten(2).contiguous()
@@ -95,9 +96,9 @@ def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, 
         "vocab_parallel_logits.float()", at="megatron.core.tensor_parallel.cross_entropy:VocabParallelCrossEntropy"
     ),
 )
-def loss_without_a_copy(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def loss_without_a_copy(call: Call) -> Any:
     """Loss of each token, fp32 [S, B], from logits [S, B, V / TP] without an fp32 copy."""
-    return vocabulary_loss(wrapped, args, kwargs, names=NAMES, groups="megatron.core.parallel_state")
+    return vocabulary_loss(call, names=NAMES, groups="megatron.core.parallel_state")
 
 
 @wrap(

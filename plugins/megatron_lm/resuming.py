@@ -52,19 +52,19 @@ def step_before_the_first(call: Call) -> Any:
     without="wrong numbers",
     symptom=Symptom("dst_tensors[key].copy_(tensors[key])"),
 )
-def keep_the_step(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def keep_the_step(call: Call) -> Any:
     """Set the state of a parameter and keep the loaded step. Under no_grad, which 0.19 lacks for fp32 shards."""
     import torch
 
-    given = call_arguments.expected("megatron_lm.keep_the_step", ("model_param", "tensors"), args, kwargs)
-    parameter, tensors = given["model_param"], given["tensors"]
-    if parameter in getattr(instance, "model_param_group_index_map", ()):
-        group, order = instance.model_param_group_index_map[parameter]
-        state = instance.optimizer.state.get(instance.optimizer.param_groups[group]["params"][order], {})
+    given = call_arguments.expected("megatron_lm.keep_the_step", ("model_param", "tensors"), call)
+    parameter, tensors, optimizer = given["model_param"], given["tensors"], call.instance
+    if parameter in getattr(optimizer, "model_param_group_index_map", ()):
+        group, order = optimizer.model_param_group_index_map[parameter]
+        state = optimizer.optimizer.state.get(optimizer.optimizer.param_groups[group]["params"][order], {})
         if "step" in state:
             tensors = {**tensors, "step": state["step"]}
     with torch.no_grad():
-        return wrapped(parameter, tensors)
+        return call.wrapped(parameter, tensors)
 
 
 @wrap(

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ascend_adapt import Symptom, provide
 from ascend_adapt.errors import AdaptError
-from ascend_adapt.patches.declare.spec import Terms
+from ascend_adapt.patches.declare.terms import Terms
 
 from .releases import HOST
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt import Patch, Symptom, hookimpl, patches_in, wrap
+from ascend_adapt import Call, Patch, Symptom, hookimpl, patches_in, wrap
 
 from . import programs
 from .code_base import CudaCodeBase
@@ -56,10 +56,10 @@ def without_cuda(
         reversible=False,
         symptom=SYMPTOM,
     )
-    def cuda_on_cpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def cuda_on_cpu(call: Call) -> Any:
         """Map "cuda" to the CPU for the code base, before it uses a device."""
         programs.adopt("cpu", CudaCodeBase.around(module, own, any_script))
-        return wrapped(*args, **kwargs)
+        return call.proceed()
 
     @wrap(
         target,
@@ -71,9 +71,9 @@ def without_cuda(
         reversible=False,
         symptom=SYMPTOM,
     )
-    def cuda_on_npu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def cuda_on_npu(call: Call) -> Any:
         """Let torch_npu map "cuda" to "npu", before the code base uses a device."""
         programs.adopt("npu", CudaCodeBase.around(module, own, any_script))
-        return wrapped(*args, **kwargs)
+        return call.proceed()
 
     return [cuda_on_cpu, cuda_on_npu]

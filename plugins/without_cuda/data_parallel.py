@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 
 @wrap(
@@ -16,8 +15,7 @@ from ascend_adapt import Symptom, wrap
     without="crash",
     symptom=Symptom("raise RuntimeError('device type could not be determined')"),
 )
-def data_parallel_on_the_host(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def data_parallel_on_the_host(call: Call) -> Any:
     """Call the module itself."""
-    given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
-    inputs = given["inputs"] if isinstance(given["inputs"], tuple) else (given["inputs"],)
-    return given["module"](*inputs, **(given.get("module_kwargs") or {}))
+    inputs = call["inputs"] if isinstance(call["inputs"], tuple) else (call["inputs"],)
+    return call["module"](*inputs, **(call["module_kwargs"] or {}))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ascend_adapt import Patch, Symptom, wrap
 
 if TYPE_CHECKING:
-    from ascend_adapt.patches.declare.spec import Terms
+    from ascend_adapt.patches.declare.terms import Terms
 
 
 def _terms(name: str) -> Terms:

@@ -99,7 +99,9 @@ class Programs:
 
     def _print_once(self) -> None:
         """Print what was done, on rank 0 only and not in its child processes."""
-        if self._because and os.environ.get("RANK", "0") == "0" and _PRINTED not in os.environ:
+        if not self._because:
+            return
+        if os.environ.get("RANK", "0") == "0" and _PRINTED not in os.environ:
             print(f"ascend_adapt: {self.describe()}", file=sys.stderr)
         os.environ.setdefault(_PRINTED, "1")
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import argparse
+import dataclasses
+
 import pytest
 
 from ascend_adapt.launch import help_text
@@ -122,6 +125,13 @@ def test_the_grace_and_what_a_native_run_is_asked_for_beside_its_dialect():
     request = parse(words)
     assert (request.grace, request.compile, request.profile, request.profile_ranks) == (2.5, True, "3-5", "0,2")
     assert request.arguments == ("a.yml",)
+
+
+def test_every_option_reaches_the_request():
+    fields = {field.name for field in dataclasses.fields(requests.Request)}
+    derived = {"module", "nnodes", "node_rank", "no_adapt", "exit_signal", "no_progress", "full_size"}
+    options = {action.dest for action in requests._parser()._actions if action.dest != argparse.SUPPRESS}
+    assert options - fields == derived | {"help", "help_all", "version"}
 
 
 def test_help_shows_the_common_options_and_help_all_every_one(capsys):

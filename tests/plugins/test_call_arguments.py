@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ascend_adapt import Call
 from ascend_adapt.errors import PatchDrift
 from ascend_adapt_plugins import call_arguments
 from ascend_adapt_plugins.glm import attention as attention_of_glm
@@ -28,14 +29,15 @@ NAMES = ("input", "mask")
     ],
 )
 def test_arguments_by_their_names(args, kwargs, expected) -> None:
-    assert call_arguments.known(NAMES, args, kwargs) == expected
+    call = Call(print, None, args, kwargs)
+    assert call_arguments.known(NAMES, call) == expected
     if expected is not None:
-        assert call_arguments.expected("p.a", NAMES, args, kwargs) == expected
+        assert call_arguments.expected("p.a", NAMES, call) == expected
 
 
 def test_where_numbers_would_be_wrong_it_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(PatchDrift, match="p.a: its target was called with 1 by position, sinks, expected only "):
-        call_arguments.expected("p.a", NAMES, (1,), {"sinks": 3})
+        call_arguments.expected("p.a", NAMES, Call(print, None, (1,), {"sinks": 3}))
     with pytest.raises(PatchDrift, match="--disable megatron_deepspeed.mask_and_causal continues"):
         attention_masks.mask_and_causal.function(None, None, (1, 2, 3), {})
 

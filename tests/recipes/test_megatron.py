@@ -270,7 +270,10 @@ def test_an_invalid_command_line_is_one_sentence(more, message):
         ("[]", "is a list, expected an object"),
         ('{"zero_optimisation": {}}', r"zero_optimisation is unknown — did you mean zero_optimization\?"),
         ('{"amp": {"enabled": true}}', "amp is switched on"),
-        ('{"fp16": {"enabled": true}, "train_batch_size": 64}', "train_batch_size 64, expected 8 as on the command line"),
+        (
+            '{"fp16": {"enabled": true}, "train_batch_size": 64}',
+            "train_batch_size 64, expected 8 as on the command line",
+        ),
         ('{"fp16": {"enabled": false}}', "fp16 is off, expected the command line to agree"),
         ('{"fp16": {"enabled": true}, "zero_optimization": {"stage": 4}}', "stage: 4, expected 0, 1, 2 or 3"),
         ('{"fp16": {"enabled": true, "hystersis": 1}}', r"fp16.hystersis: is unknown — did you mean hysteresis\?"),

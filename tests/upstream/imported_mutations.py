@@ -70,7 +70,7 @@ def state(one: Registered, kind: str, late: bool, tree: SourceTree, folder: Path
             del sys.modules[name]
     importlib.invalidate_caches()
     device = (one.patch.devices or ("cpu",))[0]
-    os.environ["ASCEND_ADAPT_ALLOW_DRIFT"] = f"{one.plugin}.{one.name}"
+    os.environ["ASCEND_ADAPT_ALLOW_DRIFT"] = one.full_name
 
     def import_it() -> None:
         with contextlib.suppress(ModuleNotFoundError):
@@ -78,7 +78,7 @@ def state(one: Registered, kind: str, late: bool, tree: SourceTree, folder: Path
 
     import_it() if late else ascend_adapt.enable(device=device)
     ascend_adapt.enable(device=device) if late else import_it()
-    return ascend_adapt.status()[f"{one.plugin}.{one.name}"].state
+    return ascend_adapt.status()[one.full_name].state
 
 
 def has_a_base_elsewhere(one: Registered) -> bool:

@@ -31,7 +31,7 @@ NOT_IN_THE_SOURCE = {"no mapping", "no such key", "somebody's function"}
 def patches() -> list[object]:
     """The patches whose target is of the distribution itself; those of others are altered on their stand-ins."""
     return [
-        pytest.param(upstream, one, id=f"{one.plugin}.{one.name}")
+        pytest.param(upstream, one, id=one.full_name)
         for upstream in UPSTREAMS
         for one in upstream.patches()
         if one.patch.target.root == upstream.package and one.patch.kind != "provide"
@@ -63,7 +63,7 @@ def test_every_alteration_is_seen_in_the_source(
 ) -> None:
     record = upstream_facts.load(upstream.record)
     rows = [row for release in record.releases for row in upstream.rows(record, release)]
-    own = [row.release for row in rows if row.patch == upstream_facts.full_name(one) and row.decision == "patch"]
+    own = [row.release for row in rows if row.patch == one.full_name and row.decision == "patch"]
     for release in dict.fromkeys((own[0], own[-1])):
         REPORTED["static"] += alter(upstream, one, copied(upstream, release, copies))
 

@@ -32,7 +32,7 @@ def table(upstream: Upstream) -> str:
         "|---|---|---|---|---|",
     ]
     for one in upstream.patches():
-        own = [row for row in rows if row.patch == upstream_facts.full_name(one)]
+        own = [row for row in rows if row.patch == one.full_name]
         patched, skipped = ([row for row in own if row.decision == word] for word in ("patch", "skip"))
         cells = (
             f"`{one.name}`",

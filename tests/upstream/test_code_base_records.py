@@ -19,7 +19,7 @@ EACH = pytest.mark.parametrize("one", code_base_records.KNOWN, ids=lambda one: o
 def test_every_target_is_there_and_has_the_fault(one: CodeBase) -> None:
     record = upstream_facts.load(code_base_records.path_of(one))
     patches = code_base_records.patches_of(one)
-    assert sorted(record.facts) == sorted(map(upstream_facts.full_name, patches)), "make record-upstreams"
+    assert sorted(record.facts) == sorted(one.full_name for one in patches), "make record-upstreams"
     assert patches
     for patch in patches:
         facts = record.of(patch, one.commit)

@@ -16,6 +16,7 @@ from ascend_adapt.errors import LaunchError, one_line
 from ascend_adapt.launch.in_process import device_use
 from ascend_adapt.launch.one_host.processes import Identity
 from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
+from ascend_adapt.probe import own_rank
 from ascend_adapt.runtime import agreement, enabling
 
 _joined = False
@@ -35,7 +36,7 @@ def join() -> bool:
     if enabling.is_beginning():
         return False
     enabling.enable()
-    rank, folder = _own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    rank, folder = own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
     if folder and enabling.status().device == "npu" and os.environ.get("ASCEND_ADAPT_CUDA_CODE") != "off":
         device_use.watch(Path(folder), is_rank=rank is not None)
     if rank is not None and folder:
@@ -71,12 +72,6 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
     report_and_compare(agreement.START)
     enabling.at_first_apply(lambda: report_and_compare(agreement.FIRST_APPLY))
     atexit.register(report_at_exit)
-
-
-def _own_rank() -> int | None:
-    """Return this process's rank, or None; the children of a rank inherit RANK but are not ranks."""
-    rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
-    return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
 
 
 def _report(run_dir: RunDirectory, rank: int, moment: str, facts: dict[str, dict[str, str]]) -> dict[str, Any]:

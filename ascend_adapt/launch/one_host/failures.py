@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ascend_adapt.errors import type_and_message
 from ascend_adapt.launch.one_host.processes import code_name
 from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
 
@@ -66,19 +67,13 @@ def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -
         print(f"ascend_adapt: {folder}: {problem.strerror}, so this failure is not recorded there", file=sys.stderr)
 
 
-def in_one_line(error: BaseException) -> str:
-    """Return the type and message of an exception, without line breaks."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: TracebackType | None) -> None:
     """Write the exception that ends this rank to the run directory, unless its entry has done so."""
     folder = environ.get("ASCEND_ADAPT_RUN_DIR", "")
     if isinstance(error, KeyboardInterrupt) or any(RunDirectory(Path(folder)).failures.glob(f"*.{os.getpid()}.json")):
         return
     text = "".join(traceback.format_exception(type(error), error, trace))
-    record(environ, 1, in_one_line(error), text[-_LONGEST_TRACE:])
+    record(environ, 1, type_and_message(error), text[-_LONGEST_TRACE:])
 
 
 def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:

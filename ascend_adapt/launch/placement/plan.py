@@ -105,6 +105,12 @@ def local_host(request: Request, device: str, devices_found: int, share: Cluster
     return Host(LOCALHOST, tuple(range(nproc)))
 
 
+def _rendezvous(request: Request, first: Host, free_port: int) -> tuple[str, int]:
+    """Return the address and port of rank 0."""
+    own = "127.0.0.1" if first.address == LOCALHOST else first.name
+    return request.master_addr or own, request.master_port or free_port
+
+
 def of_ranks(
     request: Request,
     *,
@@ -140,9 +146,7 @@ def of_ranks(
         master_addr, master_port = share.master_addr, share.master_port
     else:
         world_size, first_rank, first_node = sum(len(host.slots) for host in hosts), 0, 0
-        is_here = hosts[0].address == LOCALHOST
-        master_addr = request.master_addr or ("127.0.0.1" if is_here else hosts[0].name)
-        master_port = request.master_port or free_port
+        master_addr, master_port = _rendezvous(request, hosts[0], free_port)
     common = {
         **env,
         "WORLD_SIZE": str(world_size),

@@ -15,6 +15,7 @@ from ascend_adapt.launch.transport.transport import Transport
 
 GROUP = "ascend_adapt.transports"
 DEFAULT = "ssh"
+_WITHOUT_A_NAME = ("auto", "local")
 
 
 def check_name(launcher: str) -> None:
@@ -23,7 +24,9 @@ def check_name(launcher: str) -> None:
     Raises:
         SettingsError: no transport has this name.
     """
-    known = ("auto", "local", *extensions.names(GROUP))
+    if launcher in _WITHOUT_A_NAME:
+        return
+    known = (*_WITHOUT_A_NAME, *extensions.names(GROUP, DEFAULT))
     if launcher not in known:
         raise SettingsError(f"--launcher {launcher}: is not a transport — choose from {', '.join(known)}")
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ascend_adapt.errors import one_line
+from ascend_adapt.errors import type_and_message
 from ascend_adapt.launch.one_host.console import STDERR, STDOUT, Console
 from ascend_adapt.launch.one_host.failures import Failure
 from ascend_adapt.launch.transport.protocol import FrameDecoder, FrameSender, Kind, frame, json_frame, json_object
@@ -90,7 +90,7 @@ class Connection:
                 self._receive(kind, payload, console, statuses)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             self.is_closed = True
-            why = f"it sent a message that cannot be read ({type(error).__name__}: {one_line(error)})"
+            why = f"it sent a message that cannot be read ({type_and_message(error)})"
             self.lost = self.lost or why
         return statuses
 

@@ -59,7 +59,7 @@ def check_rampup(batch: Batch, data: int) -> None:
     """Check that every batch size of a ramp-up is a multiple of micro batch x data ranks.
 
     Raises:
-        ConfigError: a size is not, or the increments do not lead to the final size.
+        ConfigError: a size is not, or the increments do not end at the final size.
     """
     if batch.rampup is None:
         return
@@ -67,8 +67,8 @@ def check_rampup(batch: Batch, data: int) -> None:
     step = batch.micro * data
     if first < 1 or increment < 1 or over < 0 or (batch.total - first) % increment or batch.total < first:
         raise ConfigError(
-            f"batch ramp-up: from {first} by {increment} to {batch.total}, expected increments that lead there — "
-            "correct them"
+            f"batch ramp-up: from {first} by {increment} to {batch.total}, expected increments that end exactly at "
+            f"{batch.total} — correct them"
         )
     for name, value in (("first size", first), ("increment", increment)):
         if value % step:

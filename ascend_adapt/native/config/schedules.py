@@ -15,12 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ascend_adapt.native.config.train_config import Schedule
+from ascend_adapt import extensions
+from ascend_adapt.native.config.train_config import SCHEDULES, Schedule
 
 
 def learning_rate(schedule: Schedule, progress: float) -> float:
-    """Learning rate of the step that starts at ``progress``."""
-    return _DIALECTS[schedule.dialect](schedule, progress)
+    """Learning rate of the step that starts at ``progress``.
+
+    The formula is an entry point of the group ``ascend_adapt.schedules``, the built-in ones too: a function of the
+    schedule and the progress.
+    """
+    formula: Callable[[Schedule, float], float] = extensions.load(SCHEDULES, schedule.dialect, built_in="megatron")
+    return formula(schedule, progress)
 
 
 def weight_decay(schedule: Schedule, constant: float, progress: float) -> float:
@@ -38,7 +44,8 @@ def weight_decay(schedule: Schedule, constant: float, progress: float) -> float:
     return start + share * (end - start)
 
 
-def _megatron(schedule: Schedule, progress: float) -> float:
+def megatron(schedule: Schedule, progress: float) -> float:
+    """Learning rate of Megatron-LM and both Megatron-DeepSpeed."""
     lr, least, warmup, decay = schedule.lr, schedule.min_lr, schedule.warmup, schedule.decay
     if warmup > 0 and progress <= warmup:
         return schedule.init_lr + (lr - schedule.init_lr) * progress / warmup
@@ -70,7 +77,8 @@ def _warmup_stable_decay(schedule: Schedule, progress: float) -> float:
     return shares[schedule.wsd_style]
 
 
-def _neox_v2(schedule: Schedule, progress: float) -> float:
+def neox_v2(schedule: Schedule, progress: float) -> float:
+    """Learning rate of GPT-NeoX 2.0."""
     lr, warmup, decay = schedule.lr, schedule.warmup, schedule.decay
     # Upstream subtracts the warm-up twice, so the learning rate is constant at the end of a run.
     number = min(progress, decay - warmup)
@@ -80,7 +88,8 @@ def _neox_v2(schedule: Schedule, progress: float) -> float:
     return max(_neox_share(schedule.style, ratio) * lr, schedule.min_lr)
 
 
-def _neox(schedule: Schedule, progress: float) -> float:
+def neox(schedule: Schedule, progress: float) -> float:
+    """Learning rate of GPT-NeoX since 2.0."""
     lr, least, warmup = schedule.lr, schedule.min_lr, schedule.warmup
     if warmup > 0 and progress <= warmup:
         return lr * max(1, progress) / warmup
@@ -98,7 +107,8 @@ def _neox_share(style: str, ratio: float) -> float:
     return math.exp(-0.693 * ratio) if style == "exponential" else 1.0
 
 
-def _oneflow(schedule: Schedule, progress: float) -> float:
+def oneflow(schedule: Schedule, progress: float) -> float:
+    """Learning rate of OneFlow-Benchmark."""
     lr, warmup, decay = schedule.lr, schedule.warmup, schedule.decay
     if progress < warmup:
         return lr * progress / warmup
@@ -107,7 +117,8 @@ def _oneflow(schedule: Schedule, progress: float) -> float:
     return lr * ((1 - least) * share + least)
 
 
-def _glm(schedule: Schedule, progress: float) -> float:
+def glm(schedule: Schedule, progress: float) -> float:
+    """Learning rate of GLM."""
     lr, least, warmup, decay = schedule.lr, schedule.min_lr, schedule.warmup, schedule.decay
     if warmup > 0 and progress <= warmup:
         return lr * progress / warmup
@@ -118,12 +129,3 @@ def _glm(schedule: Schedule, progress: float) -> float:
     if schedule.style == "cosine":
         return least + (lr - least) * 0.5 * (math.cos(math.pi * min(1.0, ratio)) + 1)
     return lr  # exponential too, which upstream has not implemented
-
-
-_DIALECTS: dict[str, Callable[[Schedule, float], float]] = {
-    "megatron": _megatron,
-    "neox-v2": _neox_v2,
-    "neox": _neox,
-    "oneflow": _oneflow,
-    "glm": _glm,
-}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from ascend_adapt import extensions
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.checks import Problems, at_least, check_split, divides, one_of
 from ascend_adapt.native.config.glm_config import BlankInfilling as BlankInfilling
@@ -21,14 +22,15 @@ from ascend_adapt.native.config.text_samples import TextSamples
 
 RECOMPUTE = ("none", "full", "selective")
 OPTIMIZERS = ("adam", "adamw", "sgd")
-SCHEDULES = ("megatron", "neox-v2", "neox", "oneflow", "glm")
 DECAY_STYLES = ("constant", "linear", "cosine", "exponential", "inverse-square-root", "WSD")
 WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 DTYPES = ("fp32", "fp16", "bf16")
-LOG_FORMATS = ("megatron", "bigscience", "deepspeed", "mcore", "neox", "glm", "oneflow", "json")
 RESUME_SCHEDULES = ("match", "override", "checkpoint")
 LOSS_MEANS = ("micro_batches", "tokens")
 FLOPS = ("paper", "mcore", "neox-v2")
+# Groups of entry points, those of a third party's dialect too.
+SCHEDULES = "ascend_adapt.schedules"
+LOG_FORMATS = "ascend_adapt.log_formats"
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Schedule:
     weight_decay_over: float = 0.0
 
     def __post_init__(self) -> None:
-        one_of("schedule", self.dialect, SCHEDULES)
+        one_of("schedule", self.dialect, extensions.names(SCHEDULES, "megatron"))
         one_of("decay style", self.style, DECAY_STYLES)
         one_of("WSD style", self.wsd_style, WSD_STYLES)
         one_of("unit", self.unit, ("samples", "iterations"))
@@ -269,7 +271,7 @@ class Logging:
     table: bool = False
 
     def __post_init__(self) -> None:
-        one_of("log format", self.format, LOG_FORMATS)
+        one_of("log format", self.format, extensions.names(LOG_FORMATS, "megatron"))
         one_of("flops", self.flops, FLOPS)
         one_of("loss mean", self.loss_mean, LOSS_MEANS)
         at_least("log interval", self.interval, 1)

@@ -62,7 +62,7 @@ class _Row:
 
 
 MakeCache = Callable[[int, torch.Tensor | None, Sequence[int]], KeyValueCache]
-"""Returns the cache for so many tokens of rows with this padding, which continue the prompts of these numbers."""
+"""Returns a cache for this number of tokens, for rows with this padding that continue the prompts of these numbers."""
 
 
 def _causal_cache(capacity: int, padding: torch.Tensor | None, _numbers: Sequence[int]) -> KeyValueCache:

@@ -58,7 +58,7 @@ class InferenceModel:
         return self.local_logits(tokens, cache=cache, logits_to_keep=1)[:, 0]
 
     def decode_step(self, rows: int, capacity: int) -> DecodeStep | None:
-        """Return a step of generation for so many rows and tokens, kept for the next batch of these shapes.
+        """Return a decode step for ``rows`` of ``capacity`` tokens, kept for the next batch of these shapes.
 
         None: the device has no graphs, or several ranks compute the step.
         """

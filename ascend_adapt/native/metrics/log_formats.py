@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt import extensions
+from ascend_adapt.native.config.train_config import LOG_FORMATS, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -61,25 +62,28 @@ class Interval:
 
 def step_lines(config: TrainConfig, interval: Interval, *, first: bool) -> list[str]:
     """Return the log lines of an interval; a table has its header above the ``first`` row."""
-    return _STEP[config.logging.format](config, interval, first)
+    return _format(config).step(config, interval, first)
 
 
 def evaluation_lines(config: TrainConfig, iteration: int, part: str, loss: float) -> list[str]:
     """Return the log lines of an evaluation: ``part`` is "valid" during training, "test" at its end."""
-    ppl = math.exp(min(20, loss))
-    style = config.logging.format
-    if style == "json":
-        return [json.dumps({"iteration": iteration, "part": part, "lm_loss": loss, "lm_loss_ppl": ppl})]
-    if style == "neox":
-        name = "test" if part == "test" else "validation"
-        where = "the end of training for test data" if part == "test" else f"iteration {iteration}"
-        line = f" {name} results at {where} | lm_loss value: {loss:.6E} | lm_loss_ppl value: {ppl:.6E} | "
-    else:
-        where = "the end of training for test data" if part == "test" else f"iteration {iteration}"
-        lead = "" if style in ("bigscience", "deepspeed") else " "
-        line = f"{lead}validation loss at {where} | lm loss value: {loss:.6E} | lm loss PPL: {ppl:.6E} | "
-    rule = "-" * (len(line) + 1)
-    return [rule, line, rule]
+    return _format(config).evaluation(iteration, part, loss)
+
+
+@dataclass(frozen=True)
+class LogFormat:
+    """Log lines of a training program: an entry point of the group ``ascend_adapt.log_formats``, the built-in ones too.
+
+    ``step`` and ``evaluation`` return what ``step_lines`` and ``evaluation_lines`` do.
+    """
+
+    step: Callable[[TrainConfig, Interval, bool], list[str]]
+    evaluation: Callable[[int, str, float], list[str]]
+
+
+def _format(config: TrainConfig) -> LogFormat:
+    found: LogFormat = extensions.load(LOG_FORMATS, config.logging.format, built_in="megatron")
+    return found
 
 
 def _of_megatron(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
@@ -192,6 +196,43 @@ def _of_json(config: TrainConfig, interval: Interval, first: bool) -> list[str]:
     return [json.dumps(interval.to_json())]
 
 
+def _evaluation_of_megatron(iteration: int, part: str, loss: float) -> list[str]:
+    return _framed(" " + _evaluation_line(iteration, part, loss))
+
+
+def _evaluation_of_bigscience(iteration: int, part: str, loss: float) -> list[str]:
+    return _framed(_evaluation_line(iteration, part, loss))
+
+
+def _evaluation_of_neox(iteration: int, part: str, loss: float) -> list[str]:
+    name = "test" if part == "test" else "validation"
+    values = f"lm_loss value: {loss:.6E} | lm_loss_ppl value: {_perplexity(loss):.6E}"
+    return _framed(f" {name} results at {_place(iteration, part)} | {values} | ")
+
+
+def _evaluation_of_json(iteration: int, part: str, loss: float) -> list[str]:
+    values = {"iteration": iteration, "part": part, "lm_loss": loss, "lm_loss_ppl": _perplexity(loss)}
+    return [json.dumps(values)]
+
+
+def _evaluation_line(iteration: int, part: str, loss: float) -> str:
+    values = f"lm loss value: {loss:.6E} | lm loss PPL: {_perplexity(loss):.6E}"
+    return f"validation loss at {_place(iteration, part)} | {values} | "
+
+
+def _place(iteration: int, part: str) -> str:
+    return "the end of training for test data" if part == "test" else f"iteration {iteration}"
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(min(20, loss))
+
+
+def _framed(line: str) -> list[str]:
+    rule = "-" * (len(line) + 1)
+    return [rule, line, rule]
+
+
 def _with_tokens(config: TrainConfig, interval: Interval) -> list[str]:
     return [
         f" iteration {interval.iteration:8d}/{config.iterations:8d}",
@@ -226,13 +267,11 @@ def _human_readable(flops: float) -> str:
     return f"{flops:.1f}ZFLOPS"
 
 
-_STEP: dict[str, Callable[[TrainConfig, Interval, bool], list[str]]] = {
-    "megatron": _of_megatron,
-    "mcore": _of_mcore,
-    "bigscience": _of_bigscience,
-    "deepspeed": _of_deepspeed,
-    "neox": _of_neox,
-    "glm": _of_glm,
-    "oneflow": _of_oneflow,
-    "json": _of_json,
-}
+MEGATRON = LogFormat(_of_megatron, _evaluation_of_megatron)
+MCORE = LogFormat(_of_mcore, _evaluation_of_megatron)
+BIGSCIENCE = LogFormat(_of_bigscience, _evaluation_of_bigscience)
+DEEPSPEED = LogFormat(_of_deepspeed, _evaluation_of_bigscience)
+NEOX = LogFormat(_of_neox, _evaluation_of_neox)
+GLM = LogFormat(_of_glm, _evaluation_of_megatron)
+ONEFLOW = LogFormat(_of_oneflow, _evaluation_of_megatron)
+JSON = LogFormat(_of_json, _evaluation_of_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt.errors import one_line
+from ascend_adapt.errors import type_and_message
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.config.profile_config import Profile
 from ascend_adapt.native.parallel.host_group import HostGroup
@@ -38,7 +38,7 @@ class Profiler:
                 running.start()
                 self._running = running
             except _FAILURES as error:
-                self._outcome = f"no trace, {_reason(error)}"
+                self._outcome = f"no trace, {type_and_message(error)}"
 
     def after(self, iteration: int) -> list[str]:
         """Count a finished step; after the last chosen one write the traces and return the log lines, on rank 0."""
@@ -69,7 +69,7 @@ class Profiler:
             try:
                 running.stop()
             except _FAILURES as error:
-                self._outcome = _reason(error)
+                self._outcome = type_and_message(error)
 
     def _written(self) -> str:
         running, self._running = self._running, None
@@ -85,12 +85,8 @@ class Profiler:
             size = path.stat().st_size / 1e6
         except _FAILURES as error:
             aside.unlink(missing_ok=True)
-            return f"no trace, {_reason(error)}"
+            return f"no trace, {type_and_message(error)}"
         return f"{path}, {size:.1f} MB"
 
 
 _FAILURES = (ImportError, AttributeError, RuntimeError, OSError, ValueError, TypeError)
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {one_line(error)}"

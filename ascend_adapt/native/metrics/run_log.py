@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from ascend_adapt.errors import one_line
+from ascend_adapt.errors import type_and_message
 from ascend_adapt.native.config.flops import dialect_flops, model_flops, peak_flops
 from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.config.yaml_file import to_dict
@@ -127,7 +127,7 @@ class RunLog:
         except Exception as error:  # TensorBoard and Weights & Biases raise their own errors
             if name not in self._failed:
                 self._failed.add(name)
-                self.say(f"warning: {name}: {type(error).__name__}: {one_line(error)} — the run continues without it")
+                self.say(f"warning: {name}: {type_and_message(error)} — the run continues without it")
 
     def _interval(self) -> Interval:
         steps, config = self._steps, self._config

@@ -160,8 +160,8 @@ class Decoder(nn.Module):
             masked_out: bool [B, S, S], True = masked out; None: causal.
             prefix: int64 [B], the length of the part that every token attends to; causal after it. Without masked_out.
             answers: int64 [B], for an ``objective`` that needs them.
-            cache: of the tokens before x, for generation; it gives the positions and the mask, and x is added to it.
-            logits_to_keep: return the logits of the last so many tokens only; None: of all.
+            cache: KV cache of the tokens before x, for generation. Positions and mask follow from it; x is appended.
+            logits_to_keep: number of final tokens whose logits are returned; None returns all.
         """
         length = x.shape[1] if self.first or not self.tp.sequence else x.shape[1] * self.tp.size
         if cache is not None:

@@ -57,7 +57,7 @@ class KeyValueCache:
         self.length += count
 
     def keep_rows(self, rows: torch.Tensor) -> None:
-        """Keep only these rows of the batch, int64 [rows], such as those not finished."""
+        """Keep the given rows of the batch, int64 [rows]: the sequences that are not finished."""
         self._stored = {layer: (key[rows], value[rows]) for layer, (key, value) in self._stored.items()}
         self.padding = None if self.padding is None else self.padding[rows]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from ascend_adapt.errors import CheckpointError, TrainingError, one_line
+from ascend_adapt.errors import CheckpointError, TrainingError, type_and_message
 from ascend_adapt.native.parallel import collectives
 from ascend_adapt.native.parallel.mesh import Mesh
 
@@ -32,7 +32,7 @@ class HostGroup:
         try:
             mine = work(), None
         except (OSError, ValueError, RuntimeError, TrainingError, CheckpointError) as error:
-            mine = None, f"rank {self.rank}: {type(error).__name__}: {one_line(error)}"
+            mine = None, f"rank {self.rank}: {type_and_message(error)}"
         outcomes: list[Any] = [mine]
         if self.size > 1:
             outcomes = [None] * self.size

@@ -19,7 +19,7 @@ from ascend_adapt.native.samples.blank_infilling import Blanks, Row
 from ascend_adapt.native.samples.glm_documents import Documents, DocumentSamples, split_documents
 from ascend_adapt.native.samples.glm_text import load_vocabulary, token_prefix
 from ascend_adapt.native.samples.language_filter import EnglishOnly
-from ascend_adapt.native.signals import leave_to_parent
+from ascend_adapt.native.samples.workers import data_loader, end_workers
 from ascend_adapt.native.step.pipeline import MicroBatch
 
 LENGTH_MULTIPLE = 16
@@ -39,15 +39,8 @@ class GlmSamples:
         self.device, self._pads = mesh.device, config.parallel.pipeline > 1
         batches = BlankBatches(config, part, mesh.data_rank)
         first = consumed // (config.batch.micro * config.parallel.data)
-        self._loader = torch.utils.data.DataLoader(
-            batches,
-            batch_size=None,
-            sampler=_Counter(first),
-            num_workers=config.data.num_workers,
-            pin_memory=self.device.type != "cpu",
-            # It draws a seed for its workers; from the default generator, that would shift all later dropout.
-            generator=torch.Generator(),
-            worker_init_fn=leave_to_parent,
+        self._loader = data_loader(
+            batches, workers=config.data.num_workers, device=self.device, batch_size=None, sampler=_Counter(first)
         )
         self._micro_batches: Iterator[MicroBatch] | None = None
 
@@ -61,10 +54,8 @@ class GlmSamples:
         return [to_device(part, self.device) for part in parts]
 
     def close(self) -> None:
-        """End the workers, as Samples.close."""
-        end = getattr(self._micro_batches, "_shutdown_workers", None)
-        if end is not None:
-            end()
+        """End the workers."""
+        end_workers(self._micro_batches)
 
 
 class BlankBatches(torch.utils.data.Dataset[MicroBatch]):

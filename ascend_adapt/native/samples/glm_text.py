@@ -102,7 +102,7 @@ def tokenize(path: str, data: Data) -> Path:
                     stream.write(ids.astype(dtype).tobytes())
                     sizes.append(len(ids))
         if not sizes:
-            raise DataError(f"{path}: has no text after GLM's choice of subsets, expected some — add documents")
+            raise DataError(f"{path}: no text is left after GLM's subset selection, expected some — add documents")
         with aside[idx_path(prefix)].open("wb") as stream:
             write_index(stream, dtype, np.array(sizes, np.int32))
         for final, part in aside.items():

@@ -15,7 +15,7 @@ from ascend_adapt.native.config.batches import samples_wanted
 from ascend_adapt.native.config.train_config import Data, TrainConfig
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.samples.token_files import empty_by_split
-from ascend_adapt.native.signals import leave_to_parent
+from ascend_adapt.native.samples.workers import data_loader, end_workers
 from ascend_adapt.native.step.pipeline import Batch
 
 PARTS = ("train", "valid", "test")
@@ -52,15 +52,7 @@ class Samples:
             reset_attention_mask=data.reset_attention_mask,
             eod_mask_loss=data.eod_mask_loss,
         )
-        self._loader = torch.utils.data.DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            num_workers=data.num_workers,
-            pin_memory=self.device.type != "cpu",
-            # It draws a seed for its workers; from the default generator, that would shift all later dropout.
-            generator=torch.Generator(),
-            worker_init_fn=leave_to_parent,
-        )
+        self._loader = data_loader(dataset, workers=data.num_workers, device=self.device, batch_sampler=sampler)
         self.left = math.inf if data.sampler == "cyclic" else max(sampler.total_samples - consumed, 0)
         """Samples left at the start, over all ranks."""
         self._micro_batches: Iterator[Batch] | None = None
@@ -83,13 +75,8 @@ class Samples:
         return {name: torch.cat([part[name] for part in parts]).to(self.device, non_blocking=True) for name in names}
 
     def close(self) -> None:
-        """End the workers.
-
-        A traceback may keep them alive; then Python waits for them forever at exit, because they ignore SIGTERM.
-        """
-        end = getattr(self._micro_batches, "_shutdown_workers", None)
-        if end is not None:
-            end()
+        """End the workers."""
+        end_workers(self._micro_batches)
 
 
 def is_evaluated(config: TrainConfig, part: str) -> bool:

@@ -16,7 +16,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from ascend_adapt.errors import PatchSpecError
 from ascend_adapt.patches.declare.call import with_four_arguments
@@ -24,26 +24,11 @@ from ascend_adapt.patches.declare.code_base import CodeBase
 from ascend_adapt.patches.declare.outcome import Outcome
 from ascend_adapt.patches.declare.symptom import Symptom
 from ascend_adapt.patches.declare.target import MISSING, Target
+from ascend_adapt.patches.declare.terms import Terms, check_terms, hosts, parse_requirement, words
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
-    from typing_extensions import Required, Unpack
-
-CONSEQUENCES = ("crash", "wrong numbers", "slower")
-DEVICES = ("npu", "cuda", "cpu")
-
-
-class Terms(TypedDict, total=False):
-    """Keyword arguments of every kind of patch."""
-
-    why: Required[str]
-    until: Required[str]
-    without: Required[str]
-    requires: Iterable[str]
-    devices: Iterable[str]
-    host: CodeBase | str | Iterable[CodeBase | str] | None
-    name: str
-    symptom: Symptom
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,9 +100,14 @@ class Registered:
         origin = f" of {self.distribution}" if self.distribution else ""
         return f"patch {self.name!r} (plugin {self.plugin!r}{origin})"
 
+    @property
+    def full_name(self) -> str:
+        """``plugin.patch``."""
+        return f"{self.plugin}.{self.name}"
+
     def is_named(self, names: Iterable[str]) -> bool:
         """Return whether ``names`` contains the patch, its plugin, or ``plugin.patch``."""
-        own = (self.name, self.plugin, f"{self.plugin}.{self.name}")
+        own = (self.name, self.plugin, self.full_name)
         return any(name in own for name in names)
 
     def outcome(self, state: str, reason: str, found: str = "") -> Outcome:
@@ -152,7 +142,7 @@ def wrap(
     ``""``. ``reversible=False`` marks a wrapper whose effects cannot be undone. ``bodies`` is for a wrapper that
     reimplements the original: digests of the known originals, as in ``replace``; another body is drift.
     """
-    known = _words(bodies, f"wrap {target} bodies=")
+    known = words(bodies, f"wrap {target} bodies=")
 
     def declare(function: Callable[..., Any]) -> Patch:
         wrapper = with_four_arguments(function)
@@ -192,7 +182,7 @@ def replace(
     is known to replace correctly (``ascend_adapt.patches.declare.syntax.digest``); another body is drift.
     """
     return _function_or_value(
-        "replace", target, value, terms, unless=unless, bodies=_words(bodies, f"replace {target} bodies=")
+        "replace", target, value, terms, unless=unless, bodies=words(bodies, f"replace {target} bodies=")
     )
 
 
@@ -237,7 +227,7 @@ def provide(
     one. With ``instead`` as well, they see it even where a real module exists; later imports get the real one.
     ``seen_by`` receives the globals of the importing code and returns whether that code sees the module.
     """
-    lent_to = _words(importers, f"provide {target} importers=")
+    lent_to = words(importers, f"provide {target} importers=")
     if instead and not lent_to:
         raise PatchSpecError(f"provide {target}: instead= would hide a real module from all code — add importers=")
 
@@ -264,7 +254,7 @@ def entry(
     names upstream's function under this key (``"module:name"``) and ``bodies`` its digests, as in ``replace``: another
     function, such as one that a script has set, or another body, is drift.
     """
-    known = _words(bodies, f"entry {target} bodies=")
+    known = words(bodies, f"entry {target} bodies=")
     if bool(original) is not bool(known) or (original and not present):
         raise PatchSpecError(
             f"entry {target}: original= and bodies= describe a present key — give both with present=True, or neither"
@@ -287,7 +277,7 @@ def _patch(kind: str, target: str, terms: Terms, **fields: Any) -> Patch:
     place = Target.parse(target)
     subject = f"{kind} {place}"
     _check_target(kind, place, subject)
-    _check_terms(terms, kind, subject)
+    check_terms(terms, kind, subject)
     _check_fields(kind, fields, place, subject)
     function = fields.get("function")
     own_name = getattr(function, "__name__", "")
@@ -299,9 +289,9 @@ def _patch(kind: str, target: str, terms: Terms, **fields: Any) -> Patch:
         until=terms["until"],
         without=terms["without"],
         name=name,
-        requires=tuple(_parse_requirement(text, subject) for text in _words(terms.get("requires", ()), subject)),
-        devices=_words(terms.get("devices", ()), subject),
-        hosts=_hosts(terms),
+        requires=tuple(parse_requirement(text, subject) for text in words(terms.get("requires", ()), subject)),
+        devices=words(terms.get("devices", ()), subject),
+        hosts=hosts(terms),
         symptom=terms.get("symptom"),
         **fields,
     )
@@ -318,32 +308,6 @@ def _check_target(kind: str, place: Target, subject: str) -> None:
         raise PatchSpecError(f"{subject}: expected 'module:attribute' — name what to {kind} in the module")
     if _UNTOUCHABLE.fullmatch(str(place)):
         raise PatchSpecError(f"{subject}: is never patched — patch the code that uses it")
-
-
-def _check_terms(terms: Terms, kind: str, subject: str) -> None:
-    unknown = sorted(set(terms) - set(Terms.__annotations__))
-    if unknown:
-        raise PatchSpecError(f"{subject}: {unknown[0]}= is not an argument of {kind} — see docs/patches.md")
-    for term in ("why", "until"):
-        text = terms.get(term)
-        if not isinstance(text, str) or not text.strip():
-            raise PatchSpecError(f"{subject}: {term}= is {text!r}, expected a sentence — every patch needs it")
-    if terms.get("without") not in CONSEQUENCES:
-        expected = ", ".join(repr(word) for word in CONSEQUENCES)
-        raise PatchSpecError(
-            f"{subject}: without= is {terms.get('without')!r}, expected one of {expected} — correct it"
-        )
-    if not set(_words(terms.get("devices", ()), subject)) <= set(DEVICES):
-        raise PatchSpecError(
-            f"{subject}: devices= is {terms.get('devices')!r}, expected some of {', '.join(DEVICES)} — correct it"
-        )
-    if not all(isinstance(host, (str, CodeBase)) for host in _hosts(terms)):
-        raise PatchSpecError(f"{subject}: host= is {terms.get('host')!r} — give a CodeBase, its name, or several")
-    if not isinstance(terms.get("symptom"), (Symptom, type(None))):
-        raise PatchSpecError(f"{subject}: symptom= is {terms.get('symptom')!r} — give a Symptom(...)")
-    name = terms.get("name", "")
-    if not isinstance(name, str) or name != name.strip() or "," in name:
-        raise PatchSpecError(f"{subject}: name= is {name!r} — give a name without commas or surrounding blanks")
 
 
 def _check_fields(kind: str, fields: dict[str, Any], place: Target, subject: str) -> None:
@@ -381,31 +345,3 @@ def _check_arguments(kind: str, function: Any, subject: str) -> None:
     except TypeError as error:
         takes = f"({', '.join(arguments)}){' or (call)' if kind == 'wrap' else ''}"
         raise PatchSpecError(f"{subject}: decorates a function that does not take {takes}: {error}") from error
-
-
-def _hosts(terms: Terms) -> tuple[CodeBase | str, ...]:
-    given = terms.get("host")
-    if given is None:
-        return ()
-    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-
-
-def _words(value: Iterable[str], subject: str) -> tuple[str, ...]:
-    words = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
-    if not all(isinstance(word, str) for word in words):
-        raise PatchSpecError(f"{subject}: got {value!r} — give a string or a list of strings")
-    return words
-
-
-def _parse_requirement(text: str, subject: str) -> Requirement:
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as error:
-        raise PatchSpecError(
-            f"{subject}: requires={text!r}, {str(error).splitlines()[0]} — write 'name>=1,<2'"
-        ) from error
-    if requirement.marker or requirement.url or requirement.extras:
-        raise PatchSpecError(f"{subject}: requires={text!r} has a marker, URL or extra — write only 'name>=1,<2'")
-    return requirement

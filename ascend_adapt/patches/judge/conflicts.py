@@ -9,7 +9,7 @@ def conflict_text(one: Registered, other: Registered) -> str:
     """Return the message for two patches that change the same place."""
     return (
         f"{exclusive_place(one.patch)}: {one} and {other} both change it, expected one of them — disable "
-        f"{one.plugin}.{one.name} or {other.plugin}.{other.name}"
+        f"{one.full_name} or {other.full_name}"
     )
 
 

@@ -81,7 +81,7 @@ def test_nothing_that_a_patch_covers_must_be_fixed(machine):
     ],
 )
 def test_what_a_patch_fixes_is_said_to_be_fixed(device, installed, fixed_by, machine):
-    (one,) = [one for one in PATCHES if f"{one.plugin}.{one.name}" == fixed_by]
+    (one,) = [one for one in PATCHES if one.full_name == fixed_by]
     outcome = foretold(one, device.partition("-")[0], installed)
     here = replace(machine, device=device, outcomes=(outcome,))
     assert [finding.fixed_by for finding in versions.patched(here)] == [fixed_by]

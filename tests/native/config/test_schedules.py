@@ -36,6 +36,17 @@ def test_every_source_and_style_is_recorded():
     }
 
 
+def test_a_schedule_of_a_third_party(site):
+    site.write(their_schedule="def halved(schedule, progress):\n    return schedule.lr / 2**progress\n")
+    site.install("theirs", "1.0", "[ascend_adapt.schedules]\ntheirs = their_schedule:halved")
+    assert learning_rate(Schedule("theirs", 1.0, decay=10), 3) == 0.125
+
+
+def test_a_schedule_that_is_not_installed():
+    with pytest.raises(ConfigError, match="schedule: 'theirs', expected one of glm, megatron, neox, neox-v2, oneflow"):
+        Schedule("theirs", 1.0)
+
+
 def test_the_two_versions_of_neox_differ():
     old, new = (Schedule(dialect, 6e-4, 6e-5, "cosine", "iterations", 100, 1000) for dialect in ("neox-v2", "neox"))
     assert (learning_rate(old, 0), learning_rate(new, 0)) == (0.0, pytest.approx(6e-6))

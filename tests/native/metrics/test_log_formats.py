@@ -9,6 +9,7 @@ from native.configurations import config
 
 from ascend_adapt.native.config.train_config import Logging, LossScale, Parallel, Precision
 from ascend_adapt.native.metrics.log_formats import Interval, evaluation_lines, step_lines
+from ascend_adapt.recipes.command_line import take_own_options
 
 INTERVAL = Interval(
     iteration=100,
@@ -145,6 +146,20 @@ def test_evaluation_is_printed_between_rules(style, part, expected):
     above, line, below = evaluation_lines(config(logging=Logging(format=style)), 7, part, 2.0)
     assert line == expected
     assert above == below == "-" * (len(line) + 1)
+
+
+def test_a_log_format_of_a_third_party(site):
+    site.write(
+        their_format="from ascend_adapt.native.metrics.log_formats import LogFormat\n"
+        "theirs = LogFormat(\n"
+        "    lambda config, interval, first: [f'{interval.iteration}/{config.iterations}'],\n"
+        "    lambda iteration, part, loss: [f'{part} {iteration} {loss}'],\n"
+        ")\n"
+    )
+    site.install("theirs", "1.0", "[ascend_adapt.log_formats]\ntheirs = their_format:theirs")
+    assert lines("theirs") == ["100/5000"]
+    assert evaluation_lines(config(logging=Logging(format="theirs")), 7, "valid", 2.0) == ["valid 7 2.0"]
+    assert take_own_options(["--log-format", "theirs"])[0].log_format == "theirs"
 
 
 def test_perplexity_is_capped():

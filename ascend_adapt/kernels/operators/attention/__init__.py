@@ -142,7 +142,7 @@ def attention(
     call = AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window, prefix)
     if prefix is not None and (q.device.type != "npu" or q.shape[0] not in PREFIXES):
         call.check()
-        # Only an NPU has a kernel for it, for so many rows. The mask is shared by all layers.
+        # Only an NPU has a kernel for this many rows. The mask is shared by all layers.
         call = replace(call, masked_out=masks.hidden_by_prefix(prefix, q.shape[2], q.device), causal=False, prefix=None)
     if cu_seqlens is not None:
         call.check()  # the values of cu_seqlens are not part of the kind of call

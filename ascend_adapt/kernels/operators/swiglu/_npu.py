@@ -22,6 +22,6 @@ def supports(call: SwigluCall) -> str:
 
 
 def run(call: SwigluCall) -> torch.Tensor:
-    """Return the gated half; the operator requires a contiguous tensor."""
+    """Return the gated activation; the operator requires a contiguous input."""
     result: torch.Tensor = SWIGLU(call.x.contiguous(), -1)
     return result

@@ -1,0 +1,35 @@
+"""torch's DataLoader as every loader of the trainer uses it, and the end of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ascend_adapt.native.signals import leave_to_parent
+
+
+def data_loader(
+    dataset: torch.utils.data.Dataset[Any], *, workers: int, device: torch.device, **order: Any
+) -> torch.utils.data.DataLoader[Any]:
+    """Return a loader of a dataset in the ``order`` of a sampler or batch sampler."""
+    return torch.utils.data.DataLoader(
+        dataset,
+        num_workers=workers,
+        pin_memory=device.type != "cpu",
+        # It draws a seed for its workers; from the default generator, that would shift all later dropout.
+        generator=torch.Generator(),
+        worker_init_fn=leave_to_parent,
+        **order,
+    )
+
+
+def end_workers(batches: Iterator[Any] | None) -> None:
+    """End the workers of a loader's iterator, if it has any.
+
+    A traceback may keep them alive; then Python waits for them forever at exit, because they ignore SIGTERM.
+    """
+    end = getattr(batches, "_shutdown_workers", None)
+    if end is not None:
+        end()
