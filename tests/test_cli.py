@@ -47,7 +47,7 @@ def write_status(folder, rank, **states):
     ("argv", "text"),
     [
         ([], "arguments are required: COMMAND"),
-        (["stauts"], "invalid choice: 'stauts'"),
+        (["stauts"], "'stauts' is not a command — did you mean status?"),
         (["status", "--yaml"], "unrecognized arguments: --yaml"),
         (["status", "a", "b"], "unrecognized arguments: b"),
     ],
@@ -84,7 +84,7 @@ def test_the_help_of_every_command_has_examples_that_it_accepts():
     parser = cli._parser()
     for name, examples in cli._EXAMPLES_OF.items():
         for example in examples:
-            assert parser.parse_args(shlex.split(example)).command == name
+            assert parser.parse_args(shlex.split(example.replace("\\\n", ""))).command == name
     assert set(cli._EXAMPLES_OF) == {name for names in cli._COMMANDS.values() for name in names}
 
 
