@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.emulation import saturation
+from ascend_adapt.emulation.operators import sync_batch_norm
 
 Kernel = Callable[..., Any]
 
@@ -106,6 +107,7 @@ def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Ten
 KERNELS: dict[str, Kernel] = {
     "aten::_amp_foreach_non_finite_check_and_unscale_": non_finite_check_and_unscale,
     "aten::matmul_backward": matmul_backward,
+    **sync_batch_norm.ATEN,
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,
     "aten::histc": histc,
