@@ -5,6 +5,7 @@ Loaded in ranks only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,57 @@ def in_dtype(operator: Kernel) -> Kernel:
         return operator(*wide, **scaled).to(dtype)
 
     return product
+
+
+_NARROW = {"Half": torch.float16, "BFloat16": torch.bfloat16}
+_REFUSED = re.compile(
+    r"not implemented for '(Half|BFloat16)'|Unsupported datatype for \w+:\s?(?:c10::)?(Half|BFloat16)"
+)
+
+
+def at_any_precision(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
+    """Return an operator that computes in float32 where the CPU has no kernel for float16 or bfloat16."""
+    written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
+    names = {one.name for one, is_written in zip(schema.arguments, written, strict=True) if is_written}
+
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return operator(*args, **named)
+        except (NotImplementedError, RuntimeError) as error:
+            refused = _REFUSED.search(str(error))
+            if refused is None:
+                raise
+        narrow = _NARROW[refused[1] or refused[2]]
+        widened: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def widen(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [widen(one) for one in value]
+            if not isinstance(value, torch.Tensor) or value.dtype != narrow:
+                return value
+            widened.append((value, value.float()))
+            return widened[-1][1]
+
+        def narrowed(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return type(value)(narrowed(one) for one in value)
+            if not isinstance(value, torch.Tensor):
+                return value
+            known = [before for before, wide in widened if wide is value]
+            return known[0] if known else value.to(narrow) if value.dtype == torch.float32 else value
+
+        wide_args = [widen(one) for one in args]
+        wide_named = {name: widen(one) for name, one in named.items()}
+        result = operator(*wide_args, **wide_named)
+        for place, one in [*enumerate(wide_args), *wide_named.items()]:
+            if one is not None and (place in names if isinstance(place, str) else written[place]):
+                for wide in one if isinstance(one, list) else [one]:
+                    target = narrowed(wide)
+                    if target is not wide:
+                        (target if target.shape == wide.shape else target.resize_(wide.shape)).copy_(wide)
+        return narrowed(result)
+
+    return call
 
 
 def with_int32_target(operator: Kernel) -> Kernel:

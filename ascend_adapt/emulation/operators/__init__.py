@@ -10,6 +10,7 @@ from types import ModuleType
 
 import torch
 
+from ascend_adapt.emulation import graphs
 from ascend_adapt.emulation.operators import (
     activations,
     adam,
@@ -93,7 +94,7 @@ def register() -> list[str]:
         for entry in entries:
             schema = schemas[entry.operator]
             if schema is not None:
-                kernel = boxed(entry, schema)
+                kernel = graphs.recorded(boxed(entry, schema))
                 override(_library, entry.operator, kernel, entry.dispatch_key)
     kept = (*KEPT, *(name for name in _KEPT_WITH_UNDERSCORE if schemas[f"_{name}"] is not None))
     return [f"npu::{name}" for name in (*schemas, *kept) if schemas.get(name, _schema(name)) is not None]
