@@ -106,12 +106,12 @@ def at_any_precision(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
         wide_args = [widen(one) for one in args]
         wide_named = {name: widen(one) for name, one in named.items()}
         result = operator(*wide_args, **wide_named)
-        for place, one in [*enumerate(wide_args), *wide_named.items()]:
-            if one is not None and (place in names if isinstance(place, str) else written[place]):
-                for wide in one if isinstance(one, list) else [one]:
-                    target = narrowed(wide)
-                    if target is not wide:
-                        (target if target.shape == wide.shape else target.resize_(wide.shape)).copy_(wide)
+        targets = [one for one, is_written in zip(wide_args, written, strict=False) if is_written]
+        for one in targets + [one for name, one in wide_named.items() if name in names]:
+            for wide in one if isinstance(one, list) else [one]:
+                target = narrowed(wide)
+                if target is not wide:
+                    (target if target.shape == wide.shape else target.resize_(wide.shape)).copy_(wide)
         return narrowed(result)
 
     return call

@@ -39,8 +39,8 @@ def refuse_wait(name: str) -> None:
     """
     if _captured is not None:
         raise RuntimeError(
-            f"{name}: waits for the device while a graph is captured, expected only work on the device — move it out of "
-            "the captured code; a real NPU refuses it too"
+            f"{name}: waits for the device while a graph is captured, expected only work on the device — move it "
+            "out of the captured code; a real NPU refuses it too"
         )
 
 

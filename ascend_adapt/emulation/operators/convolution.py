@@ -6,6 +6,8 @@ import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
 
+Gradients = tuple[torch.Tensor | None, ...]
+
 _NO_OUTPUT_PADDING = [0, 0, 0]
 
 
@@ -51,7 +53,7 @@ def convolution_backward(
     dilation: list[int],
     groups: int,
     output_mask: list[bool],
-) -> tuple[torch.Tensor | None, ...]:
+) -> Gradients:
     """Return the gradients of input, weight and bias, those that ``output_mask`` selects."""
     no_padding = _NO_OUTPUT_PADDING[: len(stride)]
     sizes = [weight.shape[0]]
@@ -70,9 +72,10 @@ def convolution_3d_backward(
     dilation: list[int],
     groups: int,
     output_mask: list[bool],
-) -> tuple[torch.Tensor | None, ...]:
+) -> Gradients:
     """Return the gradients of input, weight and bias."""
-    return convolution_backward(input, grad, weight, stride, padding, dilation, groups, output_mask)
+    found: Gradients = convolution_backward(input, grad, weight, stride, padding, dilation, groups, output_mask)
+    return found
 
 
 @kernel("npu_conv_transpose2d_backward", "npu_conv_transpose3d_backward")
@@ -86,7 +89,7 @@ def transposed_convolution_backward(
     dilation: list[int],
     groups: int,
     output_mask: list[bool],
-) -> tuple[torch.Tensor | None, ...]:
+) -> Gradients:
     """Return the gradients of input, weight and bias."""
     sizes = [weight.shape[1] * groups]
     return _backward(
@@ -105,14 +108,13 @@ def any_transposed_convolution_backward(
     dilation: list[int],
     groups: int,
     grad_input_mask: list[bool],
-) -> tuple[torch.Tensor | None, ...]:
+) -> Gradients:
     """Return the gradients of input, weight and bias."""
-    return transposed_convolution_backward(
+    found: Gradients = transposed_convolution_backward(
         input, grad, weight, padding, output_padding, stride, dilation, groups, grad_input_mask
     )
+    return found
 
 
-def _backward(
-    input: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, *rest: object
-) -> tuple[torch.Tensor | None, ...]:
+def _backward(input: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, *rest: object) -> Gradients:
     return tuple(torch.ops.aten.convolution_backward(grad.detach(), input.detach(), weight.detach(), *rest))

@@ -99,7 +99,10 @@ def unpermute_grad_before_2_13(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the gradients of the permuted tokens and of ``probs``."""
     rows, dtype = permuted_tokens.shape[0], permuted_tokens.dtype
-    return unpermute_grad(grad_unpermuted_tokens, sorted_indices, rows, dtype, probs, permuted_tokens)
+    found: tuple[torch.Tensor, torch.Tensor | None] = unpermute_grad(
+        grad_unpermuted_tokens, sorted_indices, rows, dtype, probs, permuted_tokens
+    )
+    return found
 
 
 @kernel("npu_moe_token_permute_with_routing_map", needs_a2=True)
