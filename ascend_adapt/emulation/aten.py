@@ -311,13 +311,15 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
 
 
 def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
-    """Return the packed data on the device, and the batch sizes on the host, where the lengths are too."""
-    report.operator("aten::_pack_padded_sequence")
+    """Return the data with its padding, [T * B, ...], and the batch sizes on the host, where the lengths are too.
+
+    Source: op-plugin@517f2e7 opapi/PackPaddedSequenceKernelNpuOpApi.cpp; _pad_packed_sequence takes it like that.
+    """
     if lengths.device.type != "cpu":
-        raise RuntimeError(f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.device} tensor")
-    alias = as_shape(input) if full_size.is_on() and not values.hold(input) else as_cpu(input)
-    data, sizes = torch.ops.aten._pack_padded_sequence(alias, lengths, batch_first)
-    return as_npu(data, input.device, operator="aten::_pack_padded_sequence"), sizes
+        raise RuntimeError(f"'lengths' argument should be a CPU tensor, but got {lengths.device} tensor")
+    by_time = input.transpose(0, 1) if batch_first else input
+    sizes = torch.ops.aten._pack_padded_sequence(torch.empty(by_time.shape[:2], device="cpu"), lengths, False)[1]
+    return by_time[: len(sizes)].contiguous().flatten(0, 1), sizes
 
 
 def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ _SCALAR_TYPES = {
     13: torch.quint8,
     14: torch.qint32,
     15: torch.bfloat16,
+    16: torch.quint4x2,
 }
 
 

@@ -110,7 +110,7 @@ def backward_elemt(
 
 
 @kernel("batch_norm_reduce")
-def sums(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def sums(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return sum and sum of squares of each channel in float32."""
     rows = _rows(input)
     return rows.sum(1).float(), rows.square().sum(1).float()
@@ -118,6 +118,7 @@ def sums(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @kernel("batch_norm_gather_stats_update")
 def gather_sums(
+    input: torch.Tensor,
     mean: torch.Tensor,
     invstd: torch.Tensor,
     running_mean: torch.Tensor | None,

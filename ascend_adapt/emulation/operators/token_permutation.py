@@ -1,8 +1,9 @@
 """Tokens of a mixture of experts: sorted by expert, and back, weighted by the router's probabilities.
 
 ``sorted_indices`` has, for each choice of each token ([T * K], a token's K choices together), its row in the permuted
-tokens; rows from ``num_out_tokens`` on are dropped. Source: op-plugin@517f2e7
-test/test_custom_ops/test_npu_moe_token_permute_and_unpermute.py and the two with ``_routing_map``.
+tokens; rows from ``num_out_tokens`` on are dropped. Without padding ``restore_shape`` says nothing more.
+Source: op-plugin@517f2e7 test/test_custom_ops/test_npu_moe_token_permute_and_unpermute.py and the two with
+``_routing_map``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ def permute_grad_before_2_13(
 
 @kernel("_npu_moe_token_unpermute", needs_a2=True)
 def unpermute(
-    permuted_tokens: torch.Tensor, sorted_indices: torch.Tensor, probs: torch.Tensor | None, padded_mode: bool
+    permuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    probs: torch.Tensor | None,
+    padded_mode: bool,
+    restore_shape: list[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens [T, H], the sum of a token's rows times its ``probs`` [T, K], and the input."""
     limits.NOT_PADDED.require(not padded_mode, "padded_mode is True")
@@ -74,6 +79,7 @@ def unpermute_grad(
     permuted_tokens_dtype: torch.dtype | int,
     probs: torch.Tensor | None,
     permuted_tokens: torch.Tensor | None,
+    restore_shape: list[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the gradients of the permuted tokens and of ``probs``."""
     choices = 1 if probs is None else probs.shape[1]
@@ -96,6 +102,7 @@ def unpermute_grad_before_2_13(
     grad_unpermuted_tokens: torch.Tensor,
     sorted_indices: torch.Tensor,
     probs: torch.Tensor | None,
+    restore_shape: list[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the gradients of the permuted tokens and of ``probs``."""
     rows, dtype = permuted_tokens.shape[0], permuted_tokens.dtype

@@ -321,6 +321,10 @@ def lengths_of_packed_sequences_are_on_the_host():
     x = normal(3, 2, 4).npu()
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 1]))
     assert (packed.data.device.type, packed.batch_sizes.tolist()) == ("npu", [2, 1, 1])
+    assert packed.data.shape == (6, 4)  # with the padding
+    padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed)
+    assert padded.equal(x)
+    assert lengths.tolist() == [3, 1]
     assert raised(RuntimeError, lambda: torch._VF._pack_padded_sequence(x, torch.tensor([3, 1]).npu(), False), "CPU")
 
 

@@ -140,5 +140,21 @@ def norms_of_sums():
     torch.testing.assert_close(found.cpu(), functional.silu(functional.group_norm(planes, 2)))
 
 
+def statistics_of_all_ranks():
+    x = normal(4, 3, 2, 5)
+    sums = npu().batch_norm_reduce(x.npu(), 1e-5)
+    running = [torch.zeros(3).npu(), torch.ones(3).npu()]
+    parts, counts = [one.unsqueeze(0) for one in sums], torch.tensor([40.0]).npu()
+    mean, invstd = npu().batch_norm_gather_stats_update(x.npu(), *parts, *running, 0.1, 1e-5, counts)
+    norm = torch.nn.BatchNorm2d(3)
+    norm(x)
+    torch.testing.assert_close(running[0].cpu(), norm.running_mean)
+    torch.testing.assert_close(running[1].cpu(), norm.running_var)
+    torch.testing.assert_close(mean.cpu(), x.mean((0, 2, 3)))
+    torch.testing.assert_close(invstd.cpu(), (x.var((0, 2, 3), unbiased=False) + 1e-5).rsqrt())
+
+
 GRADIENTS = [*gradients()]
-CHECKS = [Check(one.__name__, one) for one in (slices_and_shapes, writes_at_indices, norms_of_sums)]
+CHECKS = [
+    Check(one.__name__, one) for one in (slices_and_shapes, writes_at_indices, norms_of_sums, statistics_of_all_ranks)
+]
