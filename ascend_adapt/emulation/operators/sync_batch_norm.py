@@ -129,7 +129,9 @@ def gather_sums(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and reciprocal deviation from each rank's sums (``mean``) and sums of squares (``invstd``)."""
     number = wide(counts).reshape(-1, 1)
-    return _merged(wide(mean).sum(0), wide(invstd).sum(0), running_mean, running_var, momentum, eps, number)
+    totals = wide(mean).sum(0), wide(invstd).sum(0)
+    found = _merged(*totals, running_mean, running_var, momentum, eps, number)
+    return found[0].to(mean.dtype), found[1].to(mean.dtype)
 
 
 def _merged(
