@@ -294,13 +294,14 @@ def profilers_record_operators_with_their_shapes():
     shapes = {one.key: one.input_shapes for one in profiler.key_averages(group_by_input_shape=True)}
     assert shapes["aten::matmul"][:2] == [[4, 6], [6, 2]]
     assert torch.npu.utilization() == 0
-    profiler = torch_npu.profiler.profile(record_shapes=True)
-    profiler.start()
-    normal(4, 6).npu() @ normal(6, 2).npu()
-    profiler.stop()
     with tempfile.TemporaryDirectory() as folder:
-        profiler.export_chrome_trace(f"{folder}/trace.json")
-        trace = json.loads(Path(folder, "trace.json").read_text())
+        into = torch_npu.profiler.tensorboard_trace_handler(folder)
+        profiler = torch_npu.profiler.profile(record_shapes=True, on_trace_ready=into)
+        profiler.start()
+        normal(4, 6).npu() @ normal(6, 2).npu()
+        profiler.stop()
+        (file,) = Path(folder).rglob("trace_view.json")
+        trace = json.loads(file.read_text())
     found = [one["args"]["Input Dims"].split() for one in trace if one["name"] == "aten::matmul" and "args" in one]
     assert ["4,6;", "6,2"] in found
 
