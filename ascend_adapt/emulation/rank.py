@@ -35,12 +35,13 @@ def _install(torch_npu: ModuleType) -> None:
 
     if not library.is_emulated():
         return
-    from ascend_adapt.emulation import aten, location, operators, watching
+    from ascend_adapt.emulation import aten, graphs, location, operators, watching
 
     aten.install()
     aten.refuse(set(operators.register()))
     library.locate_calls_by(location.of_caller)
     watching.watch()
+    graphs.install()
     run_dir = os.environ.get("ASCEND_ADAPT_RUN_DIR")
     if full_size.is_on():
         from ascend_adapt.emulation.full_size import host, memory

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from ascend_adapt.emulation import finding, location
+from ascend_adapt.emulation import finding, graphs, location
 from ascend_adapt.errors import OperatorLimit
 
 
@@ -73,6 +73,7 @@ def missing(name: str) -> None:
 
 def synchronisation(name: str, size: int = 0) -> None:
     """Count one host-device sync, caused by ``name``, for a copy of ``size`` bytes."""
+    graphs.refuse_wait(name)
     tally.synchronisations[name] += 1
     found(finding.WAIT, name, size=size)
 

@@ -129,6 +129,8 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
                 remembered.remember(key, given.values(), kept, operations, lambda one: originals.get(id(one)))
         if saturation.is_on() and not only_shapes:
             saturation.saturate((results, list(arguments.values()) if writes else ()))
+        if isinstance(results, list):
+            return [to_npu(0, result) for result in results]
         if not isinstance(results, tuple):
             return to_npu(0, results)
         return tuple(to_npu(index, result) for index, result in enumerate(results[: len(schema.returns)]))

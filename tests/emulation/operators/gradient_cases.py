@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from emulation.operators import convolution_cases, expert_cases
 from emulation.operators.case import Gradient
 from torch.nn import functional
 
@@ -307,4 +308,6 @@ CASES = [
     *dropout_cases(),
     *loss_cases(),
     *recurrent_cases(),
+    *expert_cases.GRADIENTS,
+    *convolution_cases.GRADIENTS,
 ]
