@@ -65,12 +65,6 @@ assert torch.cuda.make_graphed_callables(model, ()) is model
 model.compile(fullgraph=True)  # torch's own call of torch.compile
 assert eval("torch.compile(len)", vars(accelerate.accelerator)) is len and model(torch.ones(1, 2)).shape == (1, 2)
 assert torch.compile(model, backend="eager")(torch.ones(1, 2, device="cuda")).shape == (1, 2)
-try:
-    torch.cuda.CUDAGraph()
-except RuntimeError as error:
-    assert "turn off the program's option" in str(error)
-else:
-    raise SystemExit("a graph that would replay nothing")
 (said,) = ascend_adapt.status().programs
 assert said.startswith(__file__) and "is the CPU" in said
 from unittest import mock
