@@ -95,7 +95,6 @@ CODE_BASES = (
     CodeBase("pytorch-cifar100", "https://github.com/weiaicunzai/pytorch-cifar100", "11d8418f"),
     CodeBase("SimCLR", "https://github.com/sthalles/SimCLR", "1848fc93"),
     CodeBase("Swin-Transformer", "https://github.com/microsoft/Swin-Transformer", "f82860bf"),
-    CodeBase("ViT-pytorch", "https://github.com/jeonsworld/ViT-pytorch", "460a1627"),
     CodeBase("pytorch-tutorial", "https://github.com/yunjey/pytorch-tutorial", "0500d3df"),
     CodeBase("edm", "https://github.com/NVlabs/edm", "008a4e53"),
     CodeBase("cleanrl", "https://github.com/vwxyzjn/cleanrl", "fe8d8a03"),

@@ -178,11 +178,17 @@ def apex():
 
 
 @question
-def apex_amp_is_refused():
-    def amp():
-        pass
+def apex_amp_is_imported_and_refused_when_used():
+    from apex import amp
+    from apex.parallel import convert_syncbn_model
 
-    fails_with("cannot import name 'amp' from 'apex'", amp)
+    model = convert_syncbn_model(nn.Linear(4, 2).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fails_with("opt_level is 'O2', expected 'O0'", amp.initialize, model, optimizer, opt_level="O2")
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O0")
+    with amp.scale_loss(model(torch.ones(1, 4, device="cuda")).sum(), optimizer) as loss:
+        loss.backward()
+    nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
 
 
 @question

@@ -39,12 +39,4 @@ layer, here = torch.nn.Linear(8, 1).cuda(), [int(os.environ.get("LOCAL_RANK", 0)
 for result in (torch.nn.DataParallel(layer, here)(x), torch.nn.parallel.data_parallel(layer, x, here)):
     assert torch.equal(result, layer(x))
 if rank != -1:
-    whole = torch.randn(8, 3, 2, generator=torch.Generator().manual_seed(7)).cuda()
-    part = whole.chunk(ranks)[rank].clone().requires_grad_()
-    expected = torch.nn.BatchNorm1d(3).cuda()(whole.requires_grad_())
-    normed = torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.BatchNorm1d(3)).cuda()(part)
-    normed.pow(3).sum().backward()
-    expected.pow(3).sum().backward()
-    assert torch.allclose(normed, expected.chunk(ranks)[rank], atol=1e-5)
-    assert torch.allclose(part.grad, whole.grad.chunk(ranks)[rank], atol=1e-4)
     torch.distributed.destroy_process_group()

@@ -262,15 +262,6 @@ VISION = (
         **DRAWN,
     ),
     program(
-        "ViT-pytorch",
-        words_of("train.py --name tiny --train_batch_size 2 --num_steps 2"),
-        code_base="ViT-pytorch",
-        prepare=lambda place, code: local_data.write_cifar(code / "data", each=8),
-        loss=r"loss=([0-9.]+)",
-        **CIFAR,
-        **DRAWN,
-    ),
-    program(
         "pytorch-tutorial-resnet",
         ["main.py"],
         inside="tutorials/02-intermediate/deep_residual_network",
@@ -296,7 +287,7 @@ VISION = (
         words_of(
             "train_text_to_image.py --pretrained_model_name_or_path {shared}/stable-diffusion "
             "--train_data_dir pairs/train --resolution 32 --train_batch_size 2 --max_train_steps 3 --output_dir out "
-            "--mixed_precision fp16 --dataloader_num_workers 0 --seed 1"
+            "--mixed_precision bf16 --dataloader_num_workers 0 --seed 1"
         ),
         code_base="diffusers",
         parts=["examples/text_to_image"],
