@@ -149,12 +149,12 @@ def _averaging(name: str, output: str) -> Patch:
         given.arguments.update(op=dist.ReduceOp.SUM, async_op=False)
         wrapped(*given.args, **given.kwargs)
         given.arguments[output].div_(dist.get_world_size(given.arguments.get("group")))
-        return _Done() if is_asynchronous else None
+        return Done() if is_asynchronous else None
 
     return call
 
 
-class _Done:
+class Done:
     """Work handle of a completed collective."""
 
     def wait(self, timeout: Any = None) -> bool:

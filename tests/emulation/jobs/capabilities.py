@@ -7,6 +7,7 @@ outcomes are printed as one JSON line: an empty text, or the traceback. FILE_OF_
 
 import contextlib
 import copy
+import importlib
 import io
 import json
 import os
@@ -193,10 +194,7 @@ def apex_amp_is_imported_and_refused_when_used():
 
 @question
 def bitsandbytes_is_missing_by_name():
-    def load():
-        pass
-
-    fails_with("bitsandbytes", load)
+    fails_with("bitsandbytes", importlib.import_module, "bitsandbytes")
 
 
 @question
@@ -263,6 +261,9 @@ def nccl():
     x = torch.ones(2, device="cuda")
     dist.all_reduce(x, op=dist.ReduceOp.AVG)
     dist.barrier(device_ids=[0])
+    meter = torch.tensor([3, 0.1], dtype=torch.float64, device="cuda")
+    dist.all_reduce(meter)
+    assert meter.tolist() == [3, 0.1]
     gathered = [torch.empty_like(x)]
     dist.all_gather(gathered, x)
     out = torch.empty(2, device="cuda")
@@ -667,10 +668,7 @@ def data_parallel():
 
 @question
 def a_triton_kernel_of_its_own():
-    def kernel():
-        import triton  # noqa: F401
-
-    fails_with("No module named 'triton'", kernel)  # the last lines of the run name the cause
+    fails_with("No module named 'triton'", importlib.import_module, "triton")  # the last lines of the run name the cause
 
 
 @question
@@ -685,10 +683,7 @@ def a_cuda_extension_of_its_own():
 
 @question
 def nvml():
-    def import_it():
-        pass
-
-    fails_with("pynvml", import_it)
+    fails_with("pynvml", importlib.import_module, "pynvml")
     assert torch.cuda.utilization() >= 0 and isinstance(torch.cuda.list_gpu_processes(), str)
     assert torch.cuda.device_memory_used() >= 0 and torch.cuda.temperature() >= 0
 

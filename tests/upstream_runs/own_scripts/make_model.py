@@ -56,6 +56,14 @@ def stable_diffusion(folder: Path) -> None:
         norm_num_groups=8,
     ).save_pretrained(folder / "unet")
     DDPMScheduler().save_pretrained(folder / "scheduler")
+    parts = {
+        **dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"), [None, None]),
+        **{"scheduler": ["diffusers", "DDPMScheduler"], "unet": ["diffusers", "UNet2DConditionModel"]},
+        **{"vae": ["diffusers", "AutoencoderKL"], "text_encoder": ["transformers", "CLIPTextModel"]},
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+    }
+    index = {"_class_name": "StableDiffusionPipeline", "requires_safety_checker": False, **parts}
+    (folder / "model_index.json").write_text(json.dumps(index))
     (folder / "config.json").write_text("{}")
 
 
