@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from ascend_adapt import Symptom, wrap
@@ -26,7 +27,7 @@ def all_reduce_of_doubles(wrapped: Any, instance: None, args: tuple[Any, ...], k
     given = inspect.signature(wrapped).bind(*args, **kwargs)
     given.apply_defaults()
     tensor, operation, group = (given.arguments[name] for name in ("tensor", "op", "group"))
-    reductions = {
+    reductions: dict[Any, Callable[[Any], Any]] = {
         dist.ReduceOp.SUM: lambda all_: all_.sum(0),
         dist.ReduceOp.AVG: lambda all_: all_.mean(0),
         dist.ReduceOp.MAX: lambda all_: all_.amax(0),

@@ -40,7 +40,7 @@ class OnCpu:
 
     def in_new_thread(self) -> AbstractContextManager[None]:
         """Return the mode's context: function modes are thread-local."""
-        return self._mode  # type: ignore[no-any-return]
+        return self._mode
 
     def undo(self, modules: Iterable[ModuleType]) -> None:
         """Restore torch, and the names in ``modules``."""

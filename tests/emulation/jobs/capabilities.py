@@ -668,7 +668,7 @@ def data_parallel():
 
 @question
 def a_triton_kernel_of_its_own():
-    fails_with("No module named 'triton'", importlib.import_module, "triton")  # the last lines of the run name the cause
+    fails_with("No module named 'triton'", importlib.import_module, "triton")
 
 
 @question

@@ -58,8 +58,10 @@ def stable_diffusion(folder: Path) -> None:
     DDPMScheduler().save_pretrained(folder / "scheduler")
     parts = {
         **dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"), [None, None]),
-        **{"scheduler": ["diffusers", "DDPMScheduler"], "unet": ["diffusers", "UNet2DConditionModel"]},
-        **{"vae": ["diffusers", "AutoencoderKL"], "text_encoder": ["transformers", "CLIPTextModel"]},
+        "scheduler": ["diffusers", "DDPMScheduler"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
         "tokenizer": ["transformers", "CLIPTokenizer"],
     }
     index = {"_class_name": "StableDiffusionPipeline", "requires_safety_checker": False, **parts}
