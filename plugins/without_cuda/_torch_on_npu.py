@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.cuda.nccl
-import torch_npu
 
 from . import _graphs
 from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES
@@ -30,7 +29,7 @@ def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
         (torch.accelerator, {"current_accelerator": lambda check_available=False: torch.device("cuda")}),
         (torch.distributed, {"get_default_backend_for_device": _default_backend, "get_backend": _backend}),
         (torch.autograd.profiler, {"emit_nvtx": no_marks}),
-        (torch.profiler, {"profile": _Profile}),
+        (torch.profiler, {"profile": _profile()}),
         (torch.backends.cudnn, CUDNN),
         (torch.backends.cuda, {"is_built": returning(True)}),
         (
@@ -74,17 +73,20 @@ def _set_default_tensor_type(t: Any) -> None:
     torch.set_default_device("npu" if name.startswith(("torch.cuda.", "torch.npu.")) else None)
 
 
-class _Profile(torch_npu.profiler.profile):  # type: ignore[misc]
-    """torch_npu's profiler, with the methods of torch's that it lacks."""
+def _profile() -> Any:
+    """Return torch_npu's profiler, with the methods of torch's that it lacks."""
+    import torch_npu
 
-    def __init__(self, *args: Any, experimental_config: Any = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)  # torch's own experimental_config is for CUDA
+    class Profile(torch_npu.profiler.profile):  # type: ignore[misc]
+        def __init__(self, *args: Any, experimental_config: Any = None, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)  # torch's own experimental_config is for CUDA
 
-    def key_averages(self, *args: Any, **kwargs: Any) -> NoAverages:
-        """Return no rows."""
-        return NoAverages()
+        def key_averages(self, *args: Any, **kwargs: Any) -> NoAverages:
+            return NoAverages()
 
-    events = key_averages
+        events = key_averages
+
+    return Profile
 
 
 class _GradScalerOfCuda(torch.npu.amp.GradScaler):  # type: ignore[misc]
