@@ -44,28 +44,28 @@ def fast_gelu_backward(grad: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
 
 
 @kernel("npu_geglu")
-def geglu(input: torch.Tensor, dim: int, approximate: int, activate_left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def geglu(self: torch.Tensor, dim: int, approximate: int, activate_left: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a * gelu(b) and gelu(b) for the halves a, b along ``dim``; with ``activate_left`` b is the first half."""
-    kept, activated = _halves(input, dim, activate_left)
+    kept, activated = _halves(self, dim, activate_left)
     gelu = torch.nn.functional.gelu(activated, approximate=_FORMS[approximate])
-    return (kept * gelu).to(input.dtype), gelu.to(input.dtype)
+    return (kept * gelu).to(self.dtype), gelu.to(self.dtype)
 
 
 @kernel("npu_geglu_grad")
 def geglu_grad(
     grad_output: torch.Tensor,
-    input: torch.Tensor,
+    self: torch.Tensor,
     gelu: torch.Tensor,
     dim: int,
     approximate: int,
     activate_left: bool,
 ) -> torch.Tensor:
     """Return the gradient of the input."""
-    kept, activated = _halves(input, dim, activate_left)
+    kept, activated = _halves(self, dim, activate_left)
     dy = wide(grad_output)
     slope = torch.ops.aten.gelu_backward(dy * kept, activated, approximate=_FORMS[approximate])
     both = (slope, dy * wide(gelu)) if activate_left else (dy * wide(gelu), slope)
-    return torch.cat(both, dim).to(input.dtype)
+    return torch.cat(both, dim).to(self.dtype)
 
 
 _FORMS = ("none", "tanh")
