@@ -15,6 +15,7 @@ FLOAT64 = "float64 beside float64 with 16 digits written down"
 
 REASONS = {
     "alignment/test_digest.py": f"{SHORT}, of longer ones six digits; and the deviation of an estimate from 8 draws",
+    "emulation/jobs/capabilities.py": f"attention and norms: {SHORT}; two steps of an optimizer: {ELEMENTWISE}",
     "emulation/jobs/collectives.py": f"statistics and attention over a few rows: {SHORT}",
     "emulation/jobs/cuda_packages.py": SHORT,
     "emulation/jobs/four_ranks.py": SIXTEEN_BITS,

@@ -137,6 +137,9 @@ def kernel(
     name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
     waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
     draws = torch.Tag.nondeterministic_seeded in operator.tags
+    needs_generator = on_cpu is None and any(
+        one.name == "generator" and not one.has_default_value() for one in operator._schema.arguments
+    )
     outs = [one.name for one in operator._schema.arguments if one.kwarg_only and _is_written(one)]
     places = [place for place, one in enumerate(operator._schema.arguments) if not one.kwarg_only and _is_written(one)]
     computes = saturation.computes(_base_name(operator))
@@ -171,7 +174,10 @@ def kernel(
             call.see(value)
         device = call.device()
         _check_dtypes(name, host_args)
-        with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
+        generator = host_kwargs.pop("generator", None)
+        if needs_generator:
+            host_kwargs["generator"] = None
+        with random.drawn_from(generator, device) if draws else nullcontext():
             if only_shapes:
                 written = [host_args[place] for place in places if place < len(host_args)]
                 result = shapes.of(operator, run_on_host, host_args, {**host_kwargs, **host_outs}, written)

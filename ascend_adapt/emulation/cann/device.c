@@ -79,6 +79,14 @@ API int aclrtGetDeviceCount(uint32_t *count)
     return OK;
 }
 
+/* The utilization of its cube, vector and AI CPU cores and memory, in percent: the emulated device is never busy. */
+API int aclrtGetDeviceUtilizationRate(int32_t device, int32_t *percent)
+{
+    for (int part = 0; part < 4; part++)
+        percent[part] = 0;
+    return OK;
+}
+
 API int aclrtSetDevice(int32_t device)
 {
     int count = emulated_device_count();

@@ -45,6 +45,12 @@ def swiglu(x, dim):
     return first * torch.sigmoid(first) * second
 
 
+def geglu(x, left):
+    first, second = x.chunk(2, -1)
+    kept, activated = (second, first) if left else (first, second)
+    return kept * functional.gelu(activated, approximate="tanh")
+
+
 def rms_cases():
     for size, dims in (((2, 5, 8), 1), ((4, 3, 16, 32), 2), ((7, 96), 1)):
         for dtype, of_gamma in ((F32, F32), (F16, F16), (BF16, F32)):
@@ -118,6 +124,14 @@ def activation_cases():
                 lambda x, form=form: functional.gelu(x, approximate=form),
                 x,
                 "NpuGeluBackward0",
+            )
+        for left in (False, True):
+            yield Gradient(
+                f"geglu {left} {dtype}",
+                lambda x, left=left: npu().npu_geglu(x, -1, 1, left)[0],
+                lambda x, left=left: geglu(x, left),
+                {"x": normal(5, 8, dtype=dtype) * 3},
+                "NpuGegluBackward0",
             )
         for name, node in (("fast_gelu", "FastGeluBackward0"), ("npu_fast_gelu", "NpuFastGeluBackward0")):
             yield Gradient(

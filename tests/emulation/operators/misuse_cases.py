@@ -330,6 +330,7 @@ def activations_and_products():
     yield misuse("approximate", "npu_gelu", gelu.APPROXIMATE, x, approximate="sigmoid")
     yield misuse("nine dimensions", "npu_gelu", gelu.DIMENSION_COUNT, lambda: npu(*[1] * 9))
     yield misuse("float64", "npu_fast_gelu", gelu.DTYPE, lambda: npu(2, 8, dtype=F64))
+    yield misuse("odd size", "npu_geglu", gelu.HALVES, lambda: npu(2, 7))
     yield misuse("dtypes", "npu_bmmV2", bmm.DTYPE, x, lambda: npu(8, 2, dtype=torch.float16), [])
     yield misuse("inner sizes", "npu_bmmV2", bmm.SHAPES, lambda: npu(2, 3, 4), lambda: npu(2, 5, 4), [])
     yield misuse("a batch", "npu_linear", linear.MATRICES, lambda: npu(2, 3, 8), lambda: npu(4, 8))
