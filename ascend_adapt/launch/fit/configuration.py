@@ -115,7 +115,6 @@ class Configuration:
             wanted = min(accumulation or kept, kept)
             if wanted != self.accumulation:
                 changes["accumulation"] = wanted
-            if wanted * setting.micro != self.accumulation * given.micro:
                 changes["total"] = wanted * setting.micro * self.data
         folder.mkdir(parents=True, exist_ok=True)
         changed, differences = list(self.words), list[str]()
@@ -149,7 +148,7 @@ class Configuration:
         for name in ("micro", "accumulation", "total"):
             option = getattr(self.names, name)
             is_only_one = name == "total" and not self.names.accumulation
-            if name in changes and option and (name != "total" or is_only_one or words.find(self.words, option)):
+            if name in changes and option and (name != "total" or is_only_one or self._is_given(option)):
                 options += [option, str(changes[name])]
         if "zero" in changes:
             options += self.names.zero.get(changes["zero"], ())
@@ -158,6 +157,9 @@ class Configuration:
         if changes.get("sequence"):
             options += self.names.sequence
         return options
+
+    def _is_given(self, option: str) -> bool:
+        return words.find(self.words, option) is not None
 
     def _recompute_words(self) -> Sequence[str]:
         alternatives = self.names.recompute
