@@ -20,7 +20,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ascend_adapt.emulation import library, location, report
@@ -230,7 +229,9 @@ def _inner(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor
         return
     for name in tensor.__tensor_flatten__()[0]:
-        yield from _inner(getattr(tensor, name))
+        part = getattr(tensor, name)
+        if isinstance(part, torch.Tensor):  # and not its mesh
+            yield from _inner(part)
 
 
 def _of_optimizer(optimizer: Any) -> tuple[list[torch.Tensor], list[Any]]:

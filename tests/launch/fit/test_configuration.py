@@ -1,4 +1,4 @@
-"""Changed copies of jobs' configurations: YAML, JSON and options of each kind of job; the originals stay as they were."""
+"""Changed copies of jobs' configurations: YAML, JSON and options; the originals stay as they were."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def test_hugging_faces_options_beside_a_json_with_auto(tmp_path, monkeypatch):
     [
         (
             "megatron",
-            "--micro-batch-size 4 --global-batch-size 16 --bf16 --tensor-model-parallel-size 2 --lr 1e-4 --data-path text "
-            "--max-position-embeddings 32 --eval-iters 0",
+            "--micro-batch-size 4 --global-batch-size 16 --bf16 --tensor-model-parallel-size 2 --lr 1e-4 "
+            "--data-path text --max-position-embeddings 32 --eval-iters 0",
             Setting(True, 2, 1, True),
             "--micro-batch-size 2 --global-batch-size 16 --use-distributed-optimizer --recompute-granularity full "
             "--recompute-method uniform --recompute-num-layers 1 --sequence-parallel",

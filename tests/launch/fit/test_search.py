@@ -76,7 +76,21 @@ def test_a_change_that_fails_is_not_combined_and_nothing_fits(tried):
     assert setting is None
     assert [one for one in found.results if one.zero == 3] == [Setting(False, 8, 3, False), Setting(True, 1, 3, False)]
     table = search._table(found)
-    assert table[0].split() == "setting peak reserved fits 32 GiB fits 64 GiB recomputed moved a step".split()
+    assert table[0].split() == [
+        "setting",
+        "peak",
+        "reserved",
+        "fits",
+        "32",
+        "GiB",
+        "fits",
+        "64",
+        "GiB",
+        "recomputed",
+        "moved",
+        "a",
+        "step",
+    ]
     assert "(as given)" in table[1]
     assert any("not with this optimizer" in line for line in table)
 
