@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 
+from ascend_adapt.data.token_index import write_index
 from ascend_adapt.emulation import finding
 from ascend_adapt.emulation.full_size import summary
 
@@ -120,6 +122,37 @@ def test_a_limit_broken_at_a_large_shape_has_its_line(planted):
     (found,) = [one for one in planted.rehearsal["ranks"]["0"]["findings"] if one["kind"] == finding.LIMIT]
     assert f"full_size_planted.py:{found['line']}" == line_of("# 300 heads")
     assert found["detail"].startswith("head_num is 300")
+
+
+def test_fsdp2_and_zero_shard_what_they_should(jobs):
+    ended = jobs("full_size_sharded.py", "[1, 3]", nproc=2, options=["--full-size", "--full-size-steps", "99"]).check()
+    parameters, ranks = 2 * 16384**2, 2
+    # Bytes of a parameter: weights and two states in bf16; with ZeRO master weights and states in fp32, and gradients.
+    expected = {"FSDP2": 6 / ranks, "ZeRO-1": 2 + 12 / ranks, "ZeRO-3": (2 + 12) / ranks}
+    for recorded in ended.recorded.values():
+        found = dict(recorded)
+        assert found.keys() == expected.keys()
+        for kind, each in expected.items():
+            assert each <= found[kind] / parameters <= each + 2.1, kind
+    assert of_rank(ended, 1)["memory"]["1"]["by_purpose"]["weights"] > 0
+
+
+def test_the_native_trainer_at_full_size(launch, tmp_path):
+    numpy.random.default_rng(0).integers(0, 99, 200_000).astype(numpy.uint16).tofile(tmp_path / "text.bin")
+    with (tmp_path / "text.idx").open("wb") as stream:
+        write_index(stream, numpy.dtype(numpy.uint16), numpy.full(200, 1000, numpy.int32))
+    # A step's loss mask is larger than what holds values, one micro batch's part of it is not.
+    sizes = (
+        "--num-layers 1 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048"
+    )
+    batch = "--micro-batch-size 8 --global-batch-size 32 --train-iters 9 --eval-iters 0 --split 1,0,0"
+    more = "--lr 1e-4 --vocab-size 100 --data-path text --bf16 --attention-dropout 0 --hidden-dropout 0"
+    options = ["--device", "npu-emulated", "--full-size", "--log-dir", "run", "--native", "megatron"]
+    ended = launch(*options, *sizes.split(), *batch.split(), *more.split())
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    facts = json.loads((tmp_path / "run" / "rehearsal.json").read_text())["ranks"]["0"]
+    assert facts["operators"]["npu::npu_gelu"] == facts["operators"]["npu::npu_fusion_attention"] == 2 * 4
+    assert facts["full_size"]["memory"]["0"]["by_purpose"]["optimizer states"] > 8 * 12 * 4096**2
 
 
 def test_fit_finds_the_micro_batch_that_fits_and_leaves_the_file_as_it_was(job, tmp_path):

@@ -211,7 +211,8 @@ def _purpose_of_tensors() -> dict[int, str]:
         if parameter is not None:
             put(parameter, WEIGHTS)
             put(parameter.grad, GRADIENTS)
-            put(getattr(parameter, "main_grad", None), GRADIENTS)
+            for name in ("main_grad", "narrow_gradient"):  # Megatron's, the native trainer's
+                put(getattr(parameter, name, None), GRADIENTS)
     for optimizer in filter(None, (reference() for reference in _optimizers)):
         parameters, states = _of_optimizer(optimizer)
         for parameter in parameters:
@@ -249,7 +250,12 @@ def _watch_native(module: Any) -> None:
         _end_step(optimizer)
         return result
 
+    def create(call: Any, optimizer: Any, args: Any, named: Any) -> None:
+        call(*args, **named)
+        _optimizers.append(weakref.ref(optimizer))  # it has its states before its first step
+
     wrapt.wrap_function_wrapper(module, "Optimizer.step", step)
+    wrapt.wrap_function_wrapper(module, "Optimizer.__init__", create)
 
 
 def _see_tensor(module: torch.nn.Module, name: str, tensor: Any) -> None:
