@@ -84,7 +84,9 @@ class Configuration:
             bool(sequence),
             "sequence parallelism: " + ("is on" if given.sequence else "needs tensor parallelism"),
         )
-        most = 1 if self.pipeline > 1 else 3
+        # GPT-NeoX has a pipeline of one stage too, unless the size is 0.
+        has_pipeline = self.pipeline > 1 or (self.names is names.NEOX and not self.dialect and self._number("pipeline"))
+        most = 1 if has_pipeline else 3
         stages = [stage for stage in self._stages() if given.zero < stage <= most] if self.data > 1 else []
         offer(
             "zero",

@@ -76,12 +76,13 @@ def test_a_trial_has_as_few_micro_batches_as_show_the_memory(neox, tmp_path):
     assert yaml.safe_load((tmp_path / "copy" / "20B.yml").read_text())["gradient_accumulation_steps"] == 2
 
 
-def test_a_pipeline_has_no_zero_stage_above_1(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("stages", "shown"), [(1, "1 pipeline stage"), (2, "2 pipeline stages")])
+def test_a_pipeline_has_no_zero_stage_above_1(stages, shown, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "20B.yml").write_text(NEOX.replace('"pipe_parallel_size": 0', '"pipe_parallel_size": 2'))
-    choices, why_not = job_of("deepy.py", "train.py", "20B.yml", nproc=8).choices()
+    (tmp_path / "20B.yml").write_text(NEOX.replace('"pipe_parallel_size": 0', f'"pipe_parallel_size": {stages}'))
+    choices, why_not = job_of("deepy.py", "train.py", "20B.yml", nproc=4 * stages).choices()
     assert "zero" not in choices
-    assert "ZeRO stage: 2 data-parallel ranks, 2 pipeline stages: no higher stage than 1" in why_not
+    assert f"ZeRO stage: 2 data-parallel ranks, {shown}: no higher stage than 1" in why_not
 
 
 def test_deepspeeds_json_keeps_the_samples_of_a_step(tmp_path, monkeypatch):
