@@ -82,5 +82,6 @@ def _cause(log: Path, code: int) -> str:
     """Return the last line of a log that names an error."""
     lines = log.read_text(errors="replace").splitlines()
     named = [line for line in lines if "Error: " in line or (code == 2 and line.startswith("ascend-run: "))]
-    cause = named[-1].rpartition("]: ")[2].strip() if named else f"exit code {code}"
+    ended = f"ended with exit code {code}" if code else "ended without an optimizer step"
+    cause = named[-1].rpartition("]: ")[2].strip() if named else ended
     return f"{cause[:160]} ({os.path.relpath(log)})"
