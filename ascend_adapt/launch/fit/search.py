@@ -54,8 +54,10 @@ class Search:
                 return None
             if self._fits(setting):
                 return setting
-        # The one that saves most shows what remains.
-        return next((one for one in settings[-1:] if one not in self.results and self._fits(one)), None)
+        # The one that may save most shows what remains.
+        bounds = {one: self._least(one, choices) for one in settings if one not in self.results}
+        best = min(bounds, key=lambda one: bounds[one], default=None)
+        return best if best is not None and bounds[best] < float("inf") and self._fits(best) else None
 
     def _fits(self, setting: Setting) -> bool:
         number = len(self.results) + 1
@@ -73,7 +75,7 @@ class Search:
         confirmed = trials.run(self.options, command, folder / f"on-{self.gib}-GiB", self.environ, self.gib)
         if confirmed.failed:
             self.results[setting] = replace(self.results[setting], peak=self.results[setting].reserved)
-            say(f"--fit: trial {number}: {confirmed.failed} on {self.gib} GiB, because of fragments")
+            say(f"--fit: trial {number}: on {self.gib} GiB: {confirmed.failed}")
         else:
             self.results[setting] = replace(self.results[setting], reserved=confirmed.reserved)
         return not confirmed.failed
