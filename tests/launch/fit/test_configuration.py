@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from ascend_adapt.errors import LaunchError
+from ascend_adapt.errors import ConfigError, LaunchError
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch.fit import configuration, search
 from ascend_adapt.launch.fit.setting import Setting
@@ -137,6 +137,13 @@ def test_the_native_trainer_reads_the_changed_options(dialect, words, setting, o
     job = job_of("--native", dialect, *f"{MODEL} {words}".split())
     _, differences = job.write(setting, tmp_path)
     assert differences == [f"options: {options}"]
+
+
+def test_a_file_that_is_nested_too_deeply_is_no_traceback(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="ds.json: "):
+        job_of("train.py", "--deepspeed_config", "ds.json")
 
 
 def test_a_job_whose_options_are_in_its_script_is_refused_with_what_to_change():
