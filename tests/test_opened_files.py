@@ -49,8 +49,8 @@ OWN = {
     "the system: /proc, devices, locks": """build_locks data/memory diagnosis/findings/machine launch/one_host/coverage
         launch/one_host/processes launch/cores""",
     "shipped with the package, or in a plugin, which is code": "problems/error_codes problems/problem recipes/options",
-    "written by another process of the same run": """audit/running evaluation/commands launch/many_hosts/agent launch/fit/trials
-        launch/many_hosts/launcher launch/one_host/recipients launch/transport/tls_callback
+    "written by another process of the same run": """audit/running evaluation/commands launch/many_hosts/agent
+        launch/fit/trials launch/many_hosts/launcher launch/one_host/recipients launch/transport/tls_callback
         native/checkpoint/save_lock""",
     "the emulation's own cache, mode 0700": "emulation/build emulation/cache emulation/environment",
     "samples, already open": "native/loop",
