@@ -74,7 +74,7 @@ class Search:
             return self.results[setting].fits(self.gib) == "yes"
         confirmed = trials.run(self.options, command, folder / f"on-{self.gib}-GiB", self.environ, self.gib)
         if confirmed.failed:
-            self.results[setting] = replace(self.results[setting], peak=self.results[setting].reserved)
+            self.results[setting] = replace(self.results[setting], refused_on=self.gib)
             say(f"--fit: trial {number}: on {self.gib} GiB: {confirmed.failed}")
         else:
             self.results[setting] = replace(self.results[setting], reserved=confirmed.reserved)

@@ -26,6 +26,8 @@ class Measured:
     """The share of the floating-point operations of a step that repeats the forward pass."""
     bytes_moved: int = 0
     """By all collectives of a step of one rank."""
+    refused_on: int = 0
+    """GiB of a device on which the job was tried, and did not fit because of fragments."""
     failed: str = ""
     """Why the job ended early, or ""."""
 
@@ -33,6 +35,8 @@ class Measured:
         """Return ``yes``, ``no``, or ``if fragments are reused``."""
         if self.failed:
             return "?"
+        if gib <= self.refused_on:
+            return "no"
         return "yes" if self.reserved <= gib * GIB else "fragments" if self.peak <= gib * GIB else "no"
 
 

@@ -107,3 +107,17 @@ def test_more_reserved_than_the_device_has_is_tried_on_a_device_of_that_size(mon
     found = search.Search(Job({}), [], tmp_path, {}, 32)
     assert found.run() == GIVEN
     assert sizes == [0, 32]
+
+
+def test_what_fragments_keep_from_fitting_keeps_its_peak(monkeypatch, tmp_path):
+    def measured(options, command, folder, environ, gib=0):
+        return Measured(failed="out of memory at train.py:3") if gib else Measured(31 * GIB, 40 * GIB)
+
+    monkeypatch.setattr(trials, "run", measured)
+    found = search.Search(Job({}), [], tmp_path, {}, 32)
+    assert found.run() is None
+    assert (found.results[GIVEN].peak, found.results[GIVEN].fits(32), found.results[GIVEN].fits(64)) == (
+        31 * GIB,
+        "no",
+        "yes",
+    )
