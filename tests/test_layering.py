@@ -62,6 +62,7 @@ MAY_IMPORT = {
         "ascend_adapt.alignment.recording",
         "ascend_adapt.alignment.selection",
         "ascend_adapt.alignment.watch",
+        "ascend_adapt.bounded_yaml",
         "ascend_adapt.emulation.environment",
         "ascend_adapt.emulation.rank",
         "ascend_adapt.emulation.rehearsal",
@@ -163,7 +164,7 @@ FLOORS = {
             "transport",
             "bootstrap._ascend_adapt_signals",
         ),
-        *("in_process", "bootstrap", "many_hosts", "jobs", "cli"),
+        *("in_process", "bootstrap", "many_hosts", "jobs", "fit", "cli"),
     ),
     "ascend_adapt.native": (
         *("device", "signals", "config", "parallel", "model", "step", "samples", "generation", "metrics", "checkpoint"),

@@ -185,7 +185,7 @@ def kernel(
                 result = run_on_host(*host_args, **host_kwargs, **host_outs)
         if full_size.is_on():
             operations = flops.of(name, args, result)
-            report.tally.flops += operations
+            report.operations(operations)
             if key is not None:
                 remembered.remember(key, [*args, *kwargs.values()], result, operations, call.original_of)
         if computes and not only_shapes:
@@ -311,6 +311,8 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
         _check_dtypes("aten::copy_", (self, source))
     if full_size.is_on() and not values.all_hold((self, source)):
         shapes.check_copy(self, source)
+        if values.hold(self):
+            as_cpu(self).fill_(values.stand_in("aten::copy_", self.dtype))
         return self
     as_cpu(self).copy_(as_cpu(source))
     return self

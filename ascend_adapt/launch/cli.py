@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ascend_adapt.errors import AdaptError, SettingsError
 from ascend_adapt.launch import request as requests
+from ascend_adapt.launch.fit import search
 from ascend_adapt.launch.jobs.checks import UsageError
 from ascend_adapt.launch.jobs.make import make_job
 from ascend_adapt.launch.jobs.show import show
@@ -20,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.outlive_passed()
     try:
         request = requests.parse(arguments)
+        if request.fit:
+            return search.run(request, *requests.trial_of(arguments), os.environ)
         with make_job(request, os.environ) as job:
             if request.dry_run:
                 return show(job, as_json=request.json or not sys.stdout.isatty())

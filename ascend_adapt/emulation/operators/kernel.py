@@ -122,7 +122,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         except LimitNotKept as broken:
             raise report.violation(name, broken.limit.text, broken.observed) from None
         if full_size.is_on():
-            report.tally.flops += flops.of(name, args, results)
+            report.operations(flops.of(name, args, results))
             if key is not None:
                 kept = results if not isinstance(results, tuple) else results[: len(schema.returns)]
                 operations = report.tally.flops - flops_before
