@@ -19,8 +19,7 @@ from ascend_adapt.native.samples.blank_infilling import Blanks, Row
 from ascend_adapt.native.samples.glm_documents import Documents, DocumentSamples, split_documents
 from ascend_adapt.native.samples.glm_text import load_vocabulary, token_prefix
 from ascend_adapt.native.samples.language_filter import EnglishOnly
-from ascend_adapt.native.samples.shared_memory import owned
-from ascend_adapt.native.samples.workers import data_loader, end_workers
+from ascend_adapt.native.samples.workers import data_loader, end_workers, owned
 from ascend_adapt.native.step.pipeline import MicroBatch
 
 LENGTH_MULTIPLE = 16

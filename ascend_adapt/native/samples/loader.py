@@ -14,9 +14,8 @@ from ascend_adapt.errors import DataError
 from ascend_adapt.native.config.batches import samples_wanted
 from ascend_adapt.native.config.train_config import Data, TrainConfig
 from ascend_adapt.native.parallel.mesh import Mesh
-from ascend_adapt.native.samples.shared_memory import owned
 from ascend_adapt.native.samples.token_files import empty_by_split
-from ascend_adapt.native.samples.workers import data_loader, end_workers
+from ascend_adapt.native.samples.workers import data_loader, end_workers, owned
 from ascend_adapt.native.step.pipeline import Batch
 
 PARTS = ("train", "valid", "test")
