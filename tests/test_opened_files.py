@@ -47,7 +47,7 @@ ROWS = {
 # What is not from elsewhere.
 OWN = {
     "the system: /proc, devices, locks": """build_locks data/memory diagnosis/findings/machine launch/one_host/coverage
-        launch/one_host/processes launch/cores""",
+        launch/one_host/processes launch/cores standard_streams""",
     "shipped with the package, or in a plugin, which is code": "problems/error_codes problems/problem recipes/options",
     "written by another process of the same run": """audit/running evaluation/commands launch/many_hosts/agent
         launch/fit/trials launch/many_hosts/launcher launch/one_host/recipients launch/transport/tls_callback
