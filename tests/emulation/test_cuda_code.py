@@ -42,6 +42,8 @@ def test_a_command_that_leaves_its_npu_unused_fails(launch):
     ended = launch("--device", "npu-emulated", sys.executable, str(JOBS / "on_the_host.py"))
     assert ended.returncode == 1
     assert UNUSED in ended.stderr
+    prepares_data = "import torch; torch.ones(2).sum()"
+    assert launch("--device", "npu-emulated", sys.executable, "-c", prepares_data).returncode == 0
 
 
 def test_a_job_that_fails_for_another_reason_is_not_said_to_leave_its_npu_unused(job):

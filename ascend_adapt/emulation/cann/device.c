@@ -144,13 +144,6 @@ API int aclGetDeviceCapability(uint32_t device, int which, int64_t *value)
     return OK;
 }
 
-/* Nothing computes on the device: all of its units are idle. */
-API int aclrtGetDeviceUtilizationRate(int32_t device, int32_t *rates)
-{
-    memset(rates, 0, 4 * sizeof *rates); /* cube, vector, AI CPU, memory */
-    return OK;
-}
-
 API int aclrtDeviceCanAccessPeer(int32_t *can, int32_t device, int32_t peer)
 {
     *can = 1;

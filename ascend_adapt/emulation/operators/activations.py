@@ -1,4 +1,4 @@
-"""Activations under torch_npu's own names: SiLU in place, Mish, GeGLU, softmax in place."""
+"""Activations under torch_npu's own names: SiLU in place, Mish, softmax in place."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from torch.nn import functional
 
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
-
-_BY_TANH = 1
 
 
 @kernel("npu_silu_")
@@ -27,26 +25,6 @@ def mish(self: torch.Tensor) -> torch.Tensor:
 def mish_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
     """Return the gradient of the input."""
     return torch.ops.aten.mish_backward(wide(grad), wide(input)).to(input.dtype)
-
-
-@kernel("npu_geglu")
-def geglu(self: torch.Tensor, dim: int, approximate: int, activate_left: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return one half of the input times GELU of the other, and that GELU, for the gradient."""
-    linear, gated = _halves(self, dim, activate_left)
-    gate = functional.gelu(gated, approximate=_approximation(approximate))
-    return (linear * gate).to(self.dtype), gate.to(self.dtype)
-
-
-@kernel("npu_geglu_grad")
-def geglu_grad(
-    grad_output: torch.Tensor, self: torch.Tensor, gelu: torch.Tensor, dim: int, approximate: int, activate_left: bool
-) -> torch.Tensor:
-    """Return the gradient of the input."""
-    linear, gated = _halves(self, dim, activate_left)
-    dy = wide(grad_output)
-    of_gated = torch.ops.aten.gelu_backward(dy * linear, gated, approximate=_approximation(approximate))
-    parts = (of_gated, dy * wide(gelu)) if activate_left else (dy * wide(gelu), of_gated)
-    return torch.cat(parts, dim).to(self.dtype)
 
 
 @kernel("npu_gelu_mul")
@@ -74,13 +52,3 @@ def softmax_cross_entropy_backward(grad: torch.Tensor, self: torch.Tensor, label
     goal = wide(labels)
     slope = wide(self).softmax(1) * goal.sum(1, keepdim=True) - goal
     return (slope * wide(grad).unsqueeze(1)).to(self.dtype)
-
-
-def _halves(x: torch.Tensor, dim: int, activate_left: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the linear half and the one for GELU."""
-    first, second = wide(x).chunk(2, dim)
-    return (second, first) if activate_left else (first, second)
-
-
-def _approximation(number: int) -> str:
-    return "tanh" if number == _BY_TANH else "none"

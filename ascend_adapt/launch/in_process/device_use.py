@@ -1,7 +1,7 @@
 """Whether the ranks of a job for an NPU use it: a program that finds no CUDA may train on the host's CPU instead.
 
-A process that allocated memory on an NPU leaves one file in the run directory. A rank that only imported torch leaves
-another; so does a script under a command, where no process is known to be a rank.
+A process that allocated memory on an NPU leaves one file in the run directory. A process that made a model elsewhere
+leaves another, and a rank that imported torch and made none a third: it may only have prepared data.
 """
 
 from __future__ import annotations
@@ -12,32 +12,48 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-USED, UNUSED = "device-used", "device-unused"
+USED, UNUSED, NO_MODEL = "device-used", "device-unused", "device-unused-without-a-model"
 
 
 def watch(run_dir: Path, *, is_rank: bool) -> None:
     """Leave the file at the end of this process, if it has imported torch."""
     from wrapt import register_post_import_hook
 
-    pid, reported = os.getpid(), list[bool]()
-    should_use = is_rank or _runs_a_script()  # at its end Python has deleted __main__.__file__
+    pid, reported, models = os.getpid(), list[bool](), list[bool]()
+    is_script = _runs_a_script()  # at its end Python has deleted __main__.__file__
 
     def report() -> None:
         if os.getpid() == pid and not reported and run_dir.is_dir():
             reported.append(True)
             if _uses_an_npu():
                 (run_dir / USED).touch()
-            elif should_use:
+            elif models and (is_rank or is_script):
                 (run_dir / UNUSED).touch()
+            elif is_rank:
+                (run_dir / NO_MODEL).touch()
 
     # torch_npu releases its devices in an exit handler of its own; those registered later run earlier.
     for name in ("torch", "torch_npu"):
         register_post_import_hook(lambda _: atexit.register(report), name)
+    register_post_import_hook(lambda module: _notice_models(module, models), "torch.nn.modules.module")
 
 
-def is_unused(run_dir: Path) -> bool:
-    """Return whether ranks have imported torch, and no process of the job has used an NPU."""
-    return (run_dir / UNUSED).exists() and not (run_dir / USED).exists()
+def is_unused(run_dir: Path, *, requested: bool) -> bool:
+    """Return whether a model was made, and no process of the job has used an NPU.
+
+    Of a job whose user ``requested`` the device, a rank without a model counts too.
+    """
+    unused = (UNUSED, NO_MODEL) if requested else (UNUSED,)
+    return any((run_dir / name).exists() for name in unused) and not (run_dir / USED).exists()
+
+
+def _notice_models(module: ModuleType, models: list[bool]) -> None:
+    """Append to ``models`` when a module gets a parameter; before torch 2.0 every process counts."""
+    register = getattr(module, "register_module_parameter_registration_hook", None)
+    if register is None:
+        models.append(True)
+    else:
+        register(lambda *_: None if models else models.append(True))
 
 
 def _runs_a_script() -> bool:

@@ -37,7 +37,8 @@ def run(
             # GitHub reads its commands at the beginning of a line.
             print(line, flush=True) if line.startswith("::") else say(line)
     # With --cuda-code off or --no-adapt the job decides alone what it runs on, and leaves no file.
-    if code == 0 and context.device == "npu" and device_use.is_unused(run_dir.path):
+    requested = context.request.device != "auto"
+    if code == 0 and context.device == "npu" and device_use.is_unused(run_dir.path, requested=requested):
         say(
             f"{context.request.target}: ended without a tensor on an NPU, expected a job for --device {context.label} "
             "to use one — choose the device by the program's own option, or run it with --device cpu"
