@@ -42,7 +42,7 @@ _OF_A_FORK = ("async_tensor_model_parallel_allreduce", "use_triangle_attn")
 # "optimizer" without one: OPT_PARAMS_DEFAULTS of upstream.
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} — give one or more YAML files, as deepy.py takes them")
+        raise ConfigError(f"{message} — pass one or more YAML files, as to deepy.py")
 
 
 def read(argv: Sequence[str]) -> Recipe:
@@ -124,9 +124,7 @@ def _hosts(options: Options, stated: bool, notes: list[str]) -> dict[str, Any]:
     hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
     # fetch_hostfile of DeepSpeed's launcher does so too; configs/125M.yml has "/mock_path".
     if hosts["hostfile"] and not stated and not os.path.isfile(hosts["hostfile"]):
-        notes.append(
-            f"hostfile: {hosts['hostfile']} of the configuration does not exist, so this machine is used alone"
-        )
+        notes.append(f"hostfile: {hosts['hostfile']} of the configuration does not exist, so this host is used alone")
         hosts["hostfile"] = None
     total, each = options("global_num_gpus"), options("num_gpus")
     # With a hostfile, its slots decide.

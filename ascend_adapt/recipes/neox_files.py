@@ -30,7 +30,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         name = loader.construct_object(key)
         name = name.replace("-", "_") if isinstance(name, str) else name
         if name in seen:
-            raise ConfigError(f"{name}: stands twice, again in line {key.start_mark.line + 1} — leave one of them")
+            raise ConfigError(f"{name}: is given twice, again in line {key.start_mark.line + 1} — leave one of them")
         seen.add(name)
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 

@@ -30,7 +30,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel, lay
     if norm not in ("layernorm", "rmsnorm"):
         raise ConfigError(f"norm: {norm!r}, expected layernorm or rmsnorm — no other is supported")
     if norm == "rmsnorm":
-        options("use_bias_in_norms")  # which it has not got
+        options("use_bias_in_norms")  # an RMSNorm has no bias
     epsilons = {"layernorm": options("layernorm_epsilon"), "rmsnorm": options("rms_norm_epsilon")}
     activation, ffn = _activation(options, hidden)
     attention_bias, mlp_bias = options("use_bias_in_attn_linear", True), options("use_bias_in_mlp", True)

@@ -197,7 +197,7 @@ def test_two_names_of_one_machine():
     links = [SimpleNamespace(name=name, address=name, hello=facts) for name in ("w-1", "W-1")]
     parts = {link.address: SimpleNamespace(ranks=()) for link in links}
     compare(links, parts, "cpu")
-    with pytest.raises(LaunchError, match="hosts w-1 and W-1: are one machine"):
+    with pytest.raises(LaunchError, match="hosts w-1 and W-1: are the same host"):
         compare(links, parts, "npu")
 
 

@@ -69,7 +69,7 @@ def test_a_hostfile_of_the_configuration_that_does_not_exist_is_this_machine(tmp
     recipe = neox.read([*argv, "--global_num_gpus", "2"])
     assert (recipe.hostfile, recipe.ranks_per_node) == (None, 2)
     (said,) = (note for note in recipe.build(2)[1] if "hostfile" in note)
-    assert said == "hostfile: /mock_path of the configuration does not exist, so this machine is used alone"
+    assert said == "hostfile: /mock_path of the configuration does not exist, so this host is used alone"
     assert neox.read([*argv, "--hostfile", "/mock_path"]).hostfile == "/mock_path", "a typing error, which is refused"
     (tmp_path / "hosts").write_text("a slots=2\nb slots=2\n")
     there = neox.read([*argv[:3], "--vocab-size", "1000", "--hostfile", str(tmp_path / "hosts")])
@@ -230,7 +230,7 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ('{"save": 2001-99-99}', "more.yml: is not valid YAML .*month"),
         ("{[1]: 2}", "more.yml: is not valid YAML .*unhashable"),
         pytest.param("[" * 3000, r"more.yml: is not valid YAML \(it is nested too deeply\)", id="deep"),
-        ('{"seed": 1, "seed": 2}', "seed: stands twice, again in line 1"),
+        ('{"seed": 1, "seed": 2}', "seed: is given twice, again in line 1"),
         ('{"global_num_gpus": 3, "num_nodes": 2}', "global_num_gpus: 3, expected a multiple of 2 num_nodes"),
         ("[1, 2]", "more.yml: is a list, expected keys and values"),
         ("{", "more.yml: is not valid YAML"),

@@ -214,7 +214,7 @@ class HostsLauncher:
             if link.hello is not None and not link.is_over and now - link.heard > patience_s:
                 self._selector.unregister(link.source)
                 link.is_closed = True
-                link.lost = f"no word from it for {patience_s:.0f} s"
+                link.lost = f"no response for {patience_s:.0f} s"
 
     def _read_rest(self, console: Console) -> None:
         """Show output that is still in transit; an agent that has ended closes its connection."""
@@ -258,7 +258,7 @@ class HostsLauncher:
         failures = [failure for link in self._links if (failure := link.failure()) is not None]
         lost = [link for link in self._links if link.lost and link.ended is None]
         for link in lost:
-            self._fail(f"host {link.name}: lost, {link.lost} — look at that machine, and at the network to it")
+            self._fail(f"host {link.name}: lost, {link.lost} — check that host and the network to it")
         if failures:
             first = min(failures, key=lambda one: one.time_ns)
             for line in first.report(self._assignment.run_dir):
@@ -360,7 +360,7 @@ def compare(links: Sequence[Connection], parts: Mapping[str, Plan], device: str)
         hello = link.hello or {}
         other = seen.setdefault(tuple(hello["machine"]), link.name)
         if other != link.name and device != "cpu":
-            raise LaunchError(f"hosts {other} and {link.name}: are one machine, expected a line each — leave one out")
+            raise LaunchError(f"hosts {other} and {link.name}: are the same host, expected it once — leave one out")
         found, needed = hello["devices"].get(device, 0), len(parts[link.address].ranks)
         if device in hello["devices"] and needed > found:
             raise LaunchError(f"host {link.name}: has {found} {device} devices, its slots need {needed} — lower them")

@@ -35,7 +35,7 @@ def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
     if job.host != socket.gethostname():
         raise LaunchError(f"{folder}: its job runs on {job.host}, this is {socket.gethostname()} — stop it there")
     if job.boot != boot_id():
-        return "had ended with an earlier start of this machine"
+        return "ended when this host was rebooted"
     alive = [one for one in (job.launcher, job.guardian) if one.is_alive()]
     if not alive:
         return f"had ended already, with exit code {written.get('exit_code', 'unknown')}"

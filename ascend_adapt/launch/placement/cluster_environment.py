@@ -36,7 +36,7 @@ class ClusterNode:
     nproc: int | None = None
 
 
-def of_this_machine(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> ClusterNode | None:
+def of_this_host(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> ClusterNode | None:
     """Return this host's share of the job, or None if it is the only host.
 
     ``own`` returns the names and addresses of this host; it is called for ``--node-ips`` only.
@@ -91,7 +91,7 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
         if (_number(environ.get(name, "")) or 1) > 1:
             raise LaunchError(
                 f"{name}={environ[name]}: mpirun starts ascend-run {environ[name]} times, and each would start a whole "
-                "job — leave mpirun out and give a --hostfile, or say which machine this is by --nnodes, --node-rank "
+                "job — leave mpirun out and give a --hostfile, or identify this host by --nnodes, --node-rank "
                 f"and --master-addr; {_ON_PURPOSE}"
             )
     if "LOCAL_RANK" in environ and "RANK" in environ and not _is_below_a_rank(environ):
@@ -110,8 +110,8 @@ def overlooked(environ: Mapping[str, str]) -> str:
     if ranks < 2 or "RANK" not in environ or "LOCAL_RANK" in environ:
         return ""
     return (
-        f"RANK={environ['RANK']} and WORLD_SIZE={ranks} are set and not used, this machine runs a job of its own — if "
-        f"it is one of {ranks} machines, give --nnodes {ranks} --node-rank {environ['RANK']}"
+        f"RANK={environ['RANK']} and WORLD_SIZE={ranks} are set and not used, this host runs a job of its own — if "
+        f"it is one of {ranks} hosts, give --nnodes {ranks} --node-rank {environ['RANK']}"
     )
 
 
@@ -137,21 +137,21 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
     ips = request.node_ips
     nodes = request.nodes if request.nodes is not None else len(ips) or 1
     if ips and len(ips) != nodes:
-        raise LaunchError(f"--node-ips: names {len(ips)} machines, --nnodes says {nodes} — correct one of them")
+        raise LaunchError(f"--node-ips: names {len(ips)} hosts, --nnodes is {nodes} — correct one of them")
     node = request.node
     if node is None and ips:
         here = own()
         found = [index for index, address in enumerate(ips) if address in here]
         if len(found) != 1:
             raise LaunchError(
-                f"--node-ips {','.join(ips)}: {len(found)} of them are this machine, expected one — give --node-rank"
+                f"--node-ips {','.join(ips)}: {len(found)} of them are this host, expected one — give --node-rank"
             )
         (node,) = found
     if node is None and nodes > 1:
-        raise LaunchError(f"--nnodes {nodes}: which of them is this machine is not said — give --node-rank")
+        raise LaunchError(f"--nnodes {nodes}: the rank of this host is not given — give --node-rank")
     addr = request.master_addr or (ips[0] if ips else environ.get("MASTER_ADDR", ""))
     if not addr and nodes > 1:
-        raise LaunchError(f"--nnodes {nodes}: the address of machine 0 is not said — give --master-addr")
+        raise LaunchError(f"--nnodes {nodes}: the address of host 0 is not given — give --master-addr")
     port = request.master_port or _number(environ.get("MASTER_PORT", "")) or DEFAULT_PORT
     return ClusterNode(nodes, node or 0, addr or "127.0.0.1", port, "the command line")
 
@@ -212,7 +212,7 @@ def _torchrun(environ: Mapping[str, str]) -> ClusterNode | None:
 def _needed(environ: Mapping[str, str], name: str) -> int:
     number = _number(environ.get(name, ""))
     if number is None:
-        raise LaunchError(f"{name}={environ.get(name, '')!r}: expected which machine this is — give --node-rank")
+        raise LaunchError(f"{name}={environ.get(name, '')!r}: expected the rank of this host — give --node-rank")
     return number
 
 
@@ -223,6 +223,6 @@ def _number(text: str) -> int | None:
 def _checked(share: ClusterNode) -> ClusterNode:
     if not 0 <= share.node < share.nodes:
         raise LaunchError(
-            f"machine {share.node} of {share.nodes} ({share.source}): expected 0 to {share.nodes - 1} — correct it"
+            f"host {share.node} of {share.nodes} ({share.source}): expected 0 to {share.nodes - 1} — correct it"
         )
     return share

@@ -66,6 +66,6 @@ def _lock_range() -> tuple[socket.socket, int]:
             continue
         return lock, base
     raise LaunchError(
-        f"HCCL ports {_HCCL_BASES.start} to {_HCCL_BASES.stop}: no {_HCCL_BASES.step} of them are free — "
+        f"HCCL ports {_HCCL_BASES.start} to {_HCCL_BASES.stop}: no block of {_HCCL_BASES.step} is free — "
         "set HCCL_IF_BASE_PORT, or end a job"
     )

@@ -43,7 +43,7 @@ def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: b
     check_name(launcher)
     others = [one for one in addresses if not (network.is_here(one) if look_up else network.is_own_name(one))]
     if others and launcher == "local":
-        raise LaunchError(f"--launcher local: {len(others)} hosts of the hostfile are other machines — use ssh or pdsh")
+        raise LaunchError(f"--launcher local: {len(others)} hosts of the hostfile are not this one — use ssh or pdsh")
     name = DEFAULT if launcher in _WITHOUT_A_NAME else launcher
     transport: type[Transport] = extensions.load(GROUP, name, built_in=DEFAULT)
     if others and (why := transport.why_unusable(others)):

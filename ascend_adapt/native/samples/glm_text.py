@@ -37,7 +37,7 @@ _CHECKED_LINES = 100
 
 
 def load_vocabulary(vocabulary: GlmVocabulary) -> GlmTokenizer:
-    """Return the tokenizer of a configuration; raises as GlmTokenizer.load."""
+    """Return the tokenizer of a configuration; raises what ``GlmTokenizer.load`` raises."""
     return GlmTokenizer.load(
         vocabulary.vocab_file,
         vocabulary.merge_file,
@@ -156,7 +156,7 @@ def documents(path: str, seed: int) -> Iterator[str]:
 
 
 def check_text(path: str) -> None:
-    """Check the first lines of each file of a path; raises as ``documents``."""
+    """Check the first lines of each file of a path; raises what ``documents`` raises."""
     for name in text_files(path):
         with name.open(encoding="utf-8", errors="replace") as lines:
             for number, line in zip(range(1, _CHECKED_LINES + 1), lines, strict=False):

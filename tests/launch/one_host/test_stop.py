@@ -84,4 +84,4 @@ def test_a_job_of_an_earlier_start_of_the_machine(tmp_path):
     identity = {"pid": os.getpid(), "start": Identity.of(os.getpid()).start}
     job = {"host": os.uname().nodename, "boot": "earlier", "launcher": identity, "guardian": identity}
     (tmp_path / "job.json").write_text(json.dumps(job))
-    assert "had ended with an earlier start of this machine" in stop(str(tmp_path), tmp_path).stdout
+    assert "ended when this host was rebooted" in stop(str(tmp_path), tmp_path).stdout

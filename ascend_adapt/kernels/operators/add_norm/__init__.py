@@ -58,7 +58,7 @@ class AddNormCall(KernelCall):
             raise KernelArgumentError(f"weight and bias: {found}, expected a weight, and a bias for LayerNorm only")
         if (self.dropout_p > 0) != (self.seed is not None):
             raise KernelArgumentError(
-                f"dropout_p={self.dropout_p}, seed={self.seed!r}: expected a seed where there is dropout — give both"
+                f"dropout_p={self.dropout_p}, seed={self.seed!r}: expected dropout with a seed — give both or neither"
             )
 
     def small(self) -> AddNormCall | None:

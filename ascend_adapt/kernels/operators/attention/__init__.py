@@ -49,7 +49,7 @@ class AttentionCall(KernelCall):
         if key_heads == 0 or heads % key_heads:
             raise KernelArgumentError(
                 f"q {list(q.shape)}, k {list(k.shape)}: {heads} heads are not a multiple of {key_heads} key heads — "
-                "give a multiple"
+                "repeat or drop key heads"
             )
         masks.check_masked_out(self.masked_out, (batch, heads, queries, keys), q.device)
         masks.check_bias(self.bias, (batch, heads, queries, keys), q.device)

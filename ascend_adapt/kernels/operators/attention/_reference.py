@@ -15,7 +15,7 @@ def supports(call: AttentionCall) -> str:
 
 
 def run(call: AttentionCall) -> torch.Tensor:
-    """Return the attention."""
+    """Return the attention output."""
     call = _pieces.masked_by_prefix(call)
     q, k, v = call.q, call.k, call.v
     exact = torch.promote_types(q.dtype, torch.float32)

@@ -37,7 +37,7 @@ class _Torch:
         return ""
 
     def run(self, call: AttentionCall) -> torch.Tensor:
-        """Return the attention."""
+        """Return the attention output."""
         call = _pieces.masked_by_prefix(call)
         with self._selected(call):
             if _is_torchs_own(call):
@@ -209,7 +209,7 @@ class _Flash(_OnCuda):
         return self._refused(call)
 
     def run(self, call: AttentionCall) -> torch.Tensor:
-        """Return the attention."""
+        """Return the attention output."""
         if self._needs_varlen(call):
             return _pieces.without_blind_rows(call, _packed)
         return super().run(call)

@@ -42,7 +42,7 @@ def supports(call: AttentionCall) -> str:
 
 
 def run(call: AttentionCall) -> torch.Tensor:
-    """Return the attention."""
+    """Return the attention output."""
     q, k, v = call.q, call.k, call.v
     batch, heads, queries, width = q.shape
     key_heads, keys = k.shape[1:3]
