@@ -177,8 +177,8 @@ def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
         "torchrun's, in jobs `ascend-run torchrun ...`; its expected exit code is the one that torchrun alone returns. "
         "A killed grandchild does not end the job: its script continues and succeeds.",
         "",
-        "Not tested, and not guaranteed: if launcher and guardian are killed with SIGKILL at the same instant, ranks die with "
-        "the guardian, but what they started in other sessions stays.",
+        "Not tested, and not guaranteed: if launcher and guardian are killed with SIGKILL at the same instant, ranks "
+        "die with the guardian, but processes that they started in other sessions stay.",
         "",
     ]
     return "\n".join(lines)

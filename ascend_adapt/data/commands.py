@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 WHAT_IS_READ = """\
-inputs, one document a line:
+inputs, one document per line:
   .jsonl and .json, also as .gz, .xz or .zst; .jsonl.zst.tar and .dat.zst of lm_dataformat;
-  .parquet, one document a row, the columns named by --json-keys
+  .parquet, one document per row, the columns named by --json-keys
 
 tokenizer types and their files:
   GPT2BPETokenizer        --vocab FILE --merge-file FILE
@@ -117,7 +117,7 @@ def _run_preprocess(known: argparse.Namespace) -> int:
 
     if known.split_sentences:
         raise SettingsError(
-            "--split-sentences: not supported, expected complete documents as GPT training needs — for BERT, use "
+            "--split-sentences: not supported, expected complete documents, which GPT training needs — for BERT, use "
             "Megatron's own tool, which downloads nltk's sentence model"
         )
     if known.workers < 1:

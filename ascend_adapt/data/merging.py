@@ -32,7 +32,7 @@ def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.Pa
         ):
             if mine != first:
                 raise DataError(
-                    f"{part.prefix}: {what} {mine}, expected {first} as in {parts[0].prefix} — tokenise both alike"
+                    f"{part.prefix}: {what} {mine}, expected {first} as in {parts[0].prefix} — tokenize both alike"
                 )
     sizes = np.concatenate([part.sizes for part in parts])
     firsts = np.cumsum([0, *(len(part) for part in parts)])

@@ -55,7 +55,7 @@ def _write_config(config: TrainConfig, run_dir: Path) -> None:
         write_durably(run_dir / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
     except OSError as error:
         raise TrainingError(
-            f"{run_dir}: config.yaml cannot be written ({error.strerror}), expected a folder to write to — make room, "
+            f"{run_dir}: config.yaml cannot be written ({error.strerror}), expected a writable folder — free space, "
             "or choose another by --log-dir"
         ) from error
 

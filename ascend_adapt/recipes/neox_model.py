@@ -78,7 +78,7 @@ def check_attention(options: Options) -> int:
     """
     layers = options.size("num_layers")
     stated = options("attention_config", [[["global"], layers]])
-    if all(isinstance(one, str) for one in stated):  # upstream takes one name a layer as well
+    if all(isinstance(one, str) for one in stated):  # upstream takes one name per layer as well
         kinds, count = set(stated), len(stated)
     else:
         try:

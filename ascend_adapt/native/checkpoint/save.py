@@ -104,7 +104,7 @@ class Saver:
             why = f"{_reason(error)}; {_free(self.folder.path)}"
             raise TrainingError(
                 f"{self.folder.of(iteration)}: not saved ({why}), the latest complete checkpoint is "
-                f"{self.folder.latest() or 'none'} — make room, or correct the folder, and start again"
+                f"{self.folder.latest() or 'none'} — free space, or correct the folder, and start again"
             ) from error
 
     def _sums(self, aside: Path) -> dict[str, str]:

@@ -109,8 +109,8 @@ def tokenize(path: str, data: Data) -> Path:
             part.replace(final)
     except OSError as error:
         raise DataError(
-            f"{prefix}: its token files cannot be written ({error.strerror}), expected a folder to write to — make "
-            "room, or name another with --token-cache"
+            f"{prefix}: its token files cannot be written ({error.strerror}), expected a writable folder — free "
+            "space, or name another with --token-cache"
         ) from error
     finally:
         for part in aside.values():

@@ -83,7 +83,7 @@ def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor
 def gradient(
     logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any, into: torch.Tensor
 ) -> torch.Tensor:
-    """Return the gradient [T, V] of the logits for that of the losses [T], in ``into``, which may be the logits."""
+    """Write the logits' gradient [T, V], given the losses' [T], into ``into`` (which may be the logits); return it."""
     rows, columns = logits.shape
     cut = tiles(columns, live=3)
     _launch_gradient(
