@@ -82,7 +82,7 @@ class HostReport:
     codes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the fields as plain data."""
         return asdict(self)
 
 
