@@ -272,5 +272,5 @@ def _reading_errors(name: str) -> Iterator[None]:
     except Exception as error:
         # zlib.error, LZMAError, ZstdError, TarError, UnicodeDecodeError have no common base class.
         raise DataError(
-            f"{name}: cannot be unpacked ({one_line(error)}) — it is damaged, or not what its suffix says"
+            f"{name}: cannot be unpacked ({one_line(error)}) — it is damaged, or its suffix is wrong"
         ) from error

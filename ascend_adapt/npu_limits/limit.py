@@ -26,7 +26,7 @@ class Limit:
     """Whether a real NPU returns a wrong result without an error, rather than refusing the call."""
 
     def unmet(self, kept: bool, observed: str) -> str:
-        """Return "" if a call keeps the limit, else what was observed and the limit."""
+        """Return "" if a call is within the limit, else what was observed and the limit."""
         return "" if kept else f"{observed}, expected: {self.text}"
 
     def require(self, kept: bool, observed: str) -> None:

@@ -106,5 +106,5 @@ def _dtype_of_v2(fp16: dict[str, Any], stated: str | None) -> str:
     if fp16.get("type", stated) == "bfloat16":
         return "bf16"
     if stated == "fp16" and not fp16.get("enabled"):
-        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — say which is meant")
+        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — set fp16.enabled")
     return "fp16" if fp16.get("enabled") else "fp32"

@@ -71,7 +71,7 @@ def test_a_backend_of_a_plugin_is_preferred_until_it_is_disabled():
     assert chosen() == {"counting"}
     assert counting_gelu.calls
     counting_gelu.calls.clear()
-    assert torch.allclose(gelu(X), torch.nn.functional.gelu(X))  # which it does not serve
+    assert torch.allclose(gelu(X), torch.nn.functional.gelu(X))  # which it does not support
     assert chosen() == {"counting", "torch"}
     ascend_adapt.disable()
     counting_gelu.calls.clear()

@@ -392,7 +392,7 @@ def test_which_machines(argv, wanted, tmp_path, monkeypatch):
     [
         (["-H", "hosts", "--nnodes", "3"], "2 hosts are left"),
         (["-H", "hosts", "--nproc", "5"], "w-1 has 4 slots"),
-        (["-H", "hosts", "--node-rank", "1"], "the hostfile says both"),
+        (["-H", "hosts", "--node-rank", "1"], "the hostfile determines both"),
     ],
 )
 def test_machines_that_are_not_there(argv, says, tmp_path, monkeypatch):

@@ -298,7 +298,7 @@ class HostsLauncher:
                 write_whole(path, data)
         except OSError as error:
             if not self._status_failed:
-                say(f"{path}: {error.strerror}; the job continues, `ascend-adapt status` misses ranks — free space")
+                say(f"{path}: {error.strerror}; the job continues, `ascend-adapt status` will miss ranks — free space")
             self._status_failed = True
         self._facts[rank] = facts
         differences = agreement.differences(self._facts)
@@ -366,7 +366,7 @@ def compare(links: Sequence[Connection], parts: Mapping[str, Plan], device: str)
             raise LaunchError(f"host {link.name}: has {found} {device} devices, its slots need {needed} — lower them")
         ahead_s = (hello["time_ns"] - time.time_ns()) / 1e9
         if abs(ahead_s) > _BEGIN_S:
-            say(f"host {link.name}: its clock is {ahead_s:+.0f} s from this one's — times in its logs are so too")
+            say(f"host {link.name}: its clock is {ahead_s:+.0f} s from this one's — times in its logs are too")
         for job in hello["jobs"] if device != "cpu" else ():
             say(f"host {link.name}: another job runs there, {described(job)}")
 

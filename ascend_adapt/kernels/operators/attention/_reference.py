@@ -10,7 +10,7 @@ from ascend_adapt.kernels.operators.masked_softmax._reference import softmax
 
 
 def supports(call: AttentionCall) -> str:
-    """Return "": the reference serves every call."""
+    """Return "": the reference supports every call."""
     return ""
 
 

@@ -19,7 +19,7 @@ from ascend_adapt.kernels.triton_launch import Launcher
 
 
 def supports(call: CrossEntropyCall) -> str:
-    """Return "" or why the Triton kernels do not serve the call."""
+    """Return "" or why the Triton kernels do not support the call."""
     if call.logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it takes fp16, bf16 and fp32, not {str(call.logits.dtype).removeprefix('torch.')}"
     if call.logits.numel() == 0:

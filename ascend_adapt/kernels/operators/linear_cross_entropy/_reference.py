@@ -12,7 +12,7 @@ _ARITHMETIC = Arithmetic(True, losses_and_normaliser, gradient)
 
 
 def supports(call: LinearCrossEntropyCall) -> str:
-    """Return "": this serves every call."""
+    """Return "": this supports every call."""
     return ""
 
 
