@@ -146,7 +146,7 @@ def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
     """Open JSON lines for reading; also yield a function that returns how many bytes on disk have been read.
 
     Raises:
-        DataError: the file is cut short, is not what its suffix says, or cannot be read; also raised while reading.
+        DataError: the file is cut short, has a wrong suffix, or cannot be read; also raised while reading.
     """
     with _reading_errors(str(source)):
         if source.path == STDIN:
