@@ -7,7 +7,7 @@ from types import TracebackType
 
 from ascend_adapt.errors import LaunchError
 
-# Above Linux's ephemeral ports (32768 to 60999). HCCL takes the 16 ports from its base on, one a device.
+# Above Linux's ephemeral ports (32768 to 60999). HCCL takes the 16 ports from its base on, one per device.
 _HCCL_BASES = range(61000, 65000, 16)
 
 
