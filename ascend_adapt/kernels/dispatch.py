@@ -34,7 +34,7 @@ class Kernel(Operation):
         """Run the backend chosen for this kind of call and return its result.
 
         Raises:
-            BackendUnavailable: the requested backend does not exist, or cannot support this call.
+            BackendUnavailable: the requested backend does not exist, or does not support this call.
         """
         import torch
 
@@ -65,7 +65,7 @@ class Kernel(Operation):
         return self.choices[key]
 
     def candidates(self, call: KernelCall, *, composed: bool = False) -> Iterator[tuple[Backend, str]]:
-        """Yield each backend of the call's device (or only composed ones) with "" or why it cannot support the call."""
+        """Yield each backend of the call's device (or only composed ones) with "" or why it does not support the call."""
         device = call.tensor().device.type
         for backend in self.backends:
             if (not backend.devices or device in backend.devices) and (backend.composed or not composed):

@@ -191,7 +191,7 @@ def _batch(options: Options, parallel: Parallel, deepspeed: dict[str, Any]) -> B
         theirs = deepspeed.get(name, ours)
         if theirs not in (ours, "auto"):
             raise ConfigError(
-                f"deepspeed_config: {name} {theirs}, expected {ours} as the command line has it — change one of them"
+                f"deepspeed_config: {name} {theirs}, expected {ours} as on the command line — change one of them"
             )
     rampup = options("rampup_batch_size")
     if rampup is not None:

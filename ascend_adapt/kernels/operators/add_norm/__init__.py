@@ -106,7 +106,7 @@ def add_norm(
 
     Raises:
         KernelArgumentError: shapes or dtypes that do not match, or dropout without a seed.
-        BackendUnavailable: the requested backend cannot support the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     if seed is not None and (not is_tensor(seed) or seed.numel() != 1):
         raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — make one with torch.randint")

@@ -132,7 +132,7 @@ def attention(
 
     Raises:
         KernelArgumentError: a float masked_out, a bool bias, or shapes that do not match.
-        BackendUnavailable: the requested backend cannot support the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     if type(dropout_p) is not float:
         check_number("dropout_p", dropout_p)

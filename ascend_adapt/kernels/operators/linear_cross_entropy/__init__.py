@@ -74,7 +74,7 @@ def linear_cross_entropy(
     Raises:
         KernelArgumentError: shapes that do not match, a label outside the vocabulary (on a CPU, uncompiled; elsewhere
             its loss is NaN), or an unknown reduction.
-        BackendUnavailable: the requested backend cannot support the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     check_float("hidden", hidden, shape="[..., H]", least=1)
     check_float("weight", weight, 2, "[V, H]")
