@@ -65,7 +65,7 @@ class Kernel(Operation):
         return self.choices[key]
 
     def candidates(self, call: KernelCall, *, composed: bool = False) -> Iterator[tuple[Backend, str]]:
-        """Yield each backend of the call's device (or only composed ones) with "" or why it does not support the call."""
+        """Yield each backend of the call's device (or only composed ones) with "" or why it rejects the call."""
         device = call.tensor().device.type
         for backend in self.backends:
             if (not backend.devices or device in backend.devices) and (backend.composed or not composed):
