@@ -12,7 +12,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu stress
+.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run screenshots examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu stress
 
 # pip's lines that show progress: what is downloaded, and how big it is.
 SHELL := /bin/bash
@@ -22,7 +22,7 @@ SHOWN := | sed -u -n -E 's/^ *(Downloading|Using cached|Installing collected pac
 
 # What the demonstration needs; the tests need more.
 $(VENV)/.demo: setup.cfg constraints.txt
-	@echo "Installing torch and DeepSpeed into $(VENV): about 0.3 GB to download with a CPU build of torch, 1.2 GB on disk."
+	@echo "Installing torch and DeepSpeed into $(VENV): about 0.3 GB to download with a CPU build of torch (nearly 3 GB with PyPI's CUDA build), 1.2 GB on disk."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch $(SHOWN)
 	$(INSTALL) --editable '.[deepspeed,data]' $(SHOWN)
@@ -46,7 +46,7 @@ $(VENV)/.installed: $(VENV)/.demo
 install: $(VENV)/.installed
 
 demo: $(VENV)/.demo
-	@echo "The first run also downloads torch_npu (44 MB) for the emulated NPU."
+	@echo "The first run also downloads torch_npu (45 MB) for the emulated NPU."
 	$(BIN)/python examples/demo.py
 
 # Files with tests are shared out among this many processes, in the order of tests/conftest.py; WORKERS=0 runs all in one.
@@ -86,6 +86,12 @@ docs-serve: install
 docs-support: install
 	$(BIN)/python documentation/support.py
 
+PLAYWRIGHT ?= 1.65.2
+# Pictures of reports and of the terminal, in build/screenshots; needs Debian's chromium.
+screenshots: install
+	$(BIN)/python -m pip install --quiet --upgrade --target build/playwright playwright==$(PLAYWRIGHT)
+	PYTHONPATH=build/playwright $(BIN)/python documentation/screenshots.py
+
 # Every command of the READMEs and the quick starts, and every example; `make test` runs the cheap ones.
 docs-run examples: install
 	$(BIN)/python -m pytest -q tests/documentation/every_block.py tests/examples/every_example.py
@@ -110,7 +116,7 @@ behaviour: install
 
 # The tests that need no torch, on each Python; an interpreter that is missing is reported.
 pythons: install
-	$(BIN)/nox --session python
+	$(BIN)/nox --session python types
 
 # LIBRARY=deepspeed, accelerate, transformers or peft; CHECKOUT is its repository.
 DEVICE ?= cpu

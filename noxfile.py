@@ -2,10 +2,11 @@
 
 ``make behaviour`` creates those of DeepSpeed, with current torch, and runs the behavioural matrix on each; ``nox -s
 "deepspeed(0.9.2)"`` does one. The newest release has no session: it is in .venv. ``make pythons`` runs the tests that
-need no torch on each Python.
+need no torch on each Python, and checks the types of the public names.
 """
 
 import sys
+from pathlib import Path
 
 import nox
 
@@ -62,3 +63,12 @@ def python(session: nox.Session) -> None:
     session.run("ascend-run", "--version")
     session.run("ascend-adapt", "status", "--short")
     session.run("python", "-m", "pytest", "-q", *WITHOUT_TORCH)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """The annotations of every public name, read by mypy from the installed wheel."""
+    session.install("--quiet", "--constraint", "constraints.txt", ".[data]", "mypy", "types-PyYAML")
+    names = Path("tests/typing/public_names.py").absolute()
+    session.chdir(session.create_tmp())  # here mypy would read this checkout
+    session.run("python", "-m", "mypy", "--strict", str(names))

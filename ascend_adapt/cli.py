@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +60,7 @@ def _run(arguments: list[str]) -> int:
 
 
 _COMMANDS = {
-    "look": ("status", "doctor", "kernels", "report", "audit"),
+    "hosts and runs": ("status", "doctor", "kernels", "report", "audit"),
     "when a job fails": ("explain", "compare", "stop"),
     "data and checkpoints": ("preprocess", "merge", "convert", "inspect", "eval", "generate"),
     "shell": ("completion",),
@@ -75,8 +77,35 @@ examples:
 """
 
 
+_EXAMPLES_OF = {
+    "status": ("status", "status runs/train-20260829-101500-4711", "status --upstream Megatron-LM"),
+    "doctor": ("doctor", "doctor train.py ds_config.json", "doctor --hostfile hosts"),
+    "kernels": ("kernels", "kernels --check"),
+    "report": ("report runs/train-20260829-101500-4711 --watch", "report runs/a runs/b -o compared.html"),
+    "audit": ("audit -- python train.py", "audit --static MindSpeed --upstream Megatron-LM"),
+    "explain": ("explain train.log", "explain runs/train-20260829-101500-4711"),
+    "compare": ("compare recorded/cpu recorded/npu",),
+    "stop": ("stop runs/train-20260829-101500-4711",),
+    "preprocess": (
+        "preprocess --input corpus.jsonl --output-prefix data/corpus --append-eod \\\n"
+        "      --tokenizer-type GPT2BPETokenizer --vocab vocab.json --merge-file merges.txt",
+    ),
+    "merge": ("merge --input data/part-0_text_document data/part-1_text_document --output-prefix data/corpus",),
+    "convert": ("convert --input checkpoints/iter_0000100 --to hf --output exported",),
+    "inspect": ("inspect checkpoints/iter_0000100", "inspect data/corpus_text_document"),
+    "eval": ("eval --task lambada --data lambada_test.jsonl --model checkpoints/iter_0000100",),
+    "generate": ('generate --model exported --prompt "def main(" --max-new-tokens 32',),
+    "completion": ("completion bash", "completion zsh ascend-run"),
+}
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
+            known = [name for names in _COMMANDS.values() for name in names]
+            close = difflib.get_close_matches(unknown[1], known, 1)
+            step = f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
+            self.exit(2, f"{self.prog}: {unknown[1]!r} is not a command — {step}\n")
         self.exit(2, f"{self.prog}: {message} — see {self.prog} --help\n")
 
 
@@ -107,15 +136,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ascend_adapt {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    status = commands.add_parser("status", help="every patch and its state, or the state it would have")
+    status = commands.add_parser("status", help="show the state of every patch, in a run or as predicted for this host")
     status.add_argument(
-        "run_dir", nargs="?", metavar="RUN_DIR", help="the run directory of a job: report what happened there"
+        "run_dir", nargs="?", metavar="RUN_DIR", help="run directory of a job (default: predict for this host)"
     )
     status.add_argument("--upstream", metavar="DIR", help="check a source tree instead of what is installed")
     amount = status.add_mutually_exclusive_group()
-    amount.add_argument("--short", action="store_true", help="only the counts and the patches that need attention")
+    amount.add_argument("--short", action="store_true", help="only counts, and the patches that need attention")
     amount.add_argument("--all", action="store_true", help="every patch with its versions and evidence")
-    doctor = commands.add_parser("doctor", help="versions, devices and what must be fixed")
+    doctor = commands.add_parser("doctor", help="check versions and devices, and list what must be fixed")
     doctor.add_argument(
         "files", nargs="*", type=Path, metavar="FILE", help="scripts and configurations of the job; read, not run"
     )
@@ -124,14 +153,18 @@ def _parser() -> argparse.ArgumentParser:
         choices=("auto", "npu", "cuda", "cpu", "npu-emulated"),
         help="the device that a job runs on (default: ASCEND_ADAPT_DEVICE, else detected)",
     )
-    doctor.add_argument("--collect", metavar="FILE", help="write what is on this host to FILE, without secrets")
+    doctor.add_argument("--collect", metavar="FILE", help="write the facts about this host to FILE, without secrets")
     doctor.add_argument(
-        "--report", nargs="+", type=Path, metavar="FILE", help="judge hosts that --collect wrote, and compare them"
+        "--report",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="check hosts from the files that --collect wrote, and compare the hosts",
     )
     doctor.add_argument("-H", "--hostfile", metavar="FILE", help="check these hosts instead")
     doctor.add_argument("--launcher", default="auto", metavar="auto|ssh|pdsh", help="transport to these hosts")
     doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of the ssh servers there")
-    explain = commands.add_parser("explain", help="known problems and error codes in the logs of a failed job")
+    explain = commands.add_parser("explain", help="find known problems and error codes in the logs of a failed job")
     explain.add_argument(
         "logs",
         nargs="+",
@@ -139,13 +172,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LOGFILE",
         help="any log, - for standard input, or a folder of logs such as a run directory",
     )
-    stop = commands.add_parser("stop", help="stop one detached job")
+    stop = commands.add_parser("stop", help="stop a detached job")
     stop.add_argument("run_dir", metavar="RUN_DIR", help="the run directory that ascend-run printed")
-    completion = commands.add_parser("completion", help="a script for the shell's completion")
+    completion = commands.add_parser("completion", help="print a script for shell completion")
     completion.add_argument("shell", choices=SHELLS)
     completion.add_argument("program", nargs="?", choices=("ascend-adapt", "ascend-run"), default="ascend-adapt")
     completion.set_defaults(run=_completion)
-    kernels = commands.add_parser("kernels", help="the backend of each kernel on this host, and why")
+    kernels = commands.add_parser("kernels", help="show the backend of each kernel on this host, and why")
     kernels.add_argument("--check", action="store_true", help="compare each backend with the reference on this device")
     for command in (status, doctor, explain, kernels):
         command.add_argument("--json", action="store_true", help="print JSON")
@@ -165,7 +198,17 @@ def _parser() -> argparse.ArgumentParser:
     diagnosis = (completion, status, doctor, explain, audit, compare, stop, kernels, add_report(commands))
     for each in (*diagnosis, convert, *data_commands, inspect, *evaluation):
         each.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    for listed in commands._choices_actions:
+        _describe(commands.choices[listed.dest], str(listed.help), _EXAMPLES_OF[listed.dest])
     return parser
+
+
+def _describe(parser: argparse.ArgumentParser, about: str, examples: Sequence[str]) -> None:
+    """Add what the command is for, and examples of it, to its help."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = f"{about[0].upper()}{about[1:]}."
+    lines = "\n".join(f"  ascend-adapt {one}" for one in examples)
+    parser.epilog = "\n\n".join((*filter(None, [parser.epilog]), f"examples:\n{lines}"))
 
 
 def _status(known: argparse.Namespace) -> int:

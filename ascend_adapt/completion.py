@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ascend_adapt.errors import AdaptError
+from ascend_adapt.errors import AdaptError, not_installed
 
 SHELLS = ("bash", "zsh", "tcsh")
 _PATHS = {"FILE", "DIR", "FOLDER", "PATH", "RUN", "RUN_DIR", "LOGFILE"}
@@ -23,9 +23,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
     try:
         import shtab
     except ModuleNotFoundError as error:
-        raise CompletionError(
-            "shtab: not installed, expected for shell completion — pip install 'ascend_adapt[shell]'"
-        ) from error
+        raise CompletionError(not_installed("shtab", "shell completion", "shell")) from error
     for action in _actions(parser):
         if action.metavar in _PATHS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -141,6 +141,11 @@ class BackendUnavailable(KernelError):
     """A requested backend is missing or cannot compute the call."""
 
 
+def not_installed(package: str | None, purpose: str, extra: str) -> str:
+    """Return the message for a missing package that an extra of ours installs."""
+    return f"{package}: not installed, expected for {purpose} — pip install 'ascend_adapt[{extra}]'"
+
+
 class LaunchError(AdaptError):
     """A job cannot be planned or started."""
 

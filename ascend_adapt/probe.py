@@ -54,7 +54,7 @@ def detect_device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple
 
 def device_to_use(asked: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the requested device kind, or the detected one for None, "" and ``auto``; and the reason."""
-    return detect_device(environ) if asked in (None, "", "auto") else (str(asked), "as asked")
+    return detect_device(environ) if asked in (None, "", "auto") else (str(asked), "as requested")
 
 
 def count_devices(kind: str, environ: Mapping[str, str], dev: Path = Path("/dev")) -> int:

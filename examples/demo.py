@@ -12,8 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ EXAMPLE = Path(__file__).with_name("megatron_deepspeed_gpt2")
 PROGRAMS = Path(sys.executable).parent
 LOSSES = re.compile(r"(validation|iteration +\d+).*lm loss(?: value)?: ([-+.\dEe]+)")
 UNADAPTED_SECONDS = 20
-WIDTH = 110
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("data/stdlib"), help="default: %(default)s")
     args = parser.parse_args()
     shutil.rmtree(args.runs, ignore_errors=True)
+    print(f"One DeepSpeed job, GPT-2 in two pipeline stages: about a minute on two free cores. Files: {args.runs}")
 
     step(1, "Python's standard library as GPT-2 tokens")
     prepare(args.data)
@@ -86,6 +86,7 @@ def job(
     started = time.monotonic()
     losses, output = [], []
     limited = ["timeout", "--signal", "TERM", str(seconds)] if seconds else []
+    print("  starting two ranks; losses follow", flush=True)
     with subprocess.Popen(
         ["env", *variables, *limited, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -114,39 +115,31 @@ def verdict(runs: Path, cpu: Run, npu: Run, bare: Run) -> int:
     outcomes = status(runs / "npu-emulated")
     applied = [one for one in outcomes if one["state"] == "applied"]
     wrong = [one for one in outcomes if one["state"] in ("drifted", "failed", "lost")]
-    word = "equal" if is_equal else "NOT equal"
-    print("\nVerdict")
+    reasons = runs / "patches.txt"
+    reasons.write_text("".join(f"{one['patch']}: {one['without']} without it: {one['why']}\n" for one in applied))
+    effects = Counter(one["without"] for one in applied)
+    prevented = ", ".join(f"{count} {effect}" for effect, count in effects.most_common())
+    passed = is_equal and not wrong
+    print(f"\nVerdict: {'the unmodified job trains on emulated NPUs' if passed else 'FAILED'}")
     print(
-        f"1. losses on the CPU and on the emulated NPUs: {word} in fp32 "
-        f"({len(cpu.losses)} losses, largest relative difference {difference:.0e}); "
-        f"first {cpu.losses[0]:.4f}, last {cpu.losses[-1]:.4f}"
+        f"  losses     {'equal' if is_equal else 'NOT equal'} on CPUs and emulated NPUs: {len(cpu.losses)} losses, "
+        f"{cpu.losses[0]:.4f} to {cpu.losses[-1]:.4f}, differing by at most {difference:.1g} (fp32)"
     )
-    print(f"2. without adaptation: {without_adaptation(bare, runs / 'extensions')}")
-    print(f"3. patches applied on the NPUs: {len(applied)}")
-    by_reason: dict[str, list[str]] = {}
-    for one in applied:
-        by_reason.setdefault(f"{one['without']} without it: {one['why']}", []).append(one["patch"])
-    for reason, names in by_reason.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        print("   " + textwrap.shorten(f"{names[0]}{more}, {reason}", WIDTH, placeholder=" ..."))
-    print(f"4. patches that drifted, failed or were lost: {', '.join(one['patch'] for one in wrong) or 0}")
-    print(
-        f"5. next: {runs}/npu-emulated/rehearsal.html; ascend-adapt status {runs}/npu-emulated; "
-        "your own script: ascend-run --device npu-emulated train.py"
-    )
-    return 0 if is_equal and not wrong else 1
+    print(f"  unadapted  {without_adaptation(bare, runs / 'extensions')}")
+    print(f"  patches    {len(applied)} applied (without them: {prevented}); reasons: {reasons}")
+    print(f"  drifted    {', '.join(one['patch'] for one in wrong) or 0} (also failed or lost)")
+    print(f"  next       open {runs}/npu-emulated/rehearsal.html; ascend-run --device npu-emulated train.py")
+    return 0 if passed else 1
 
 
 def without_adaptation(run: Run, extensions: Path) -> str:
     """Return what the job did without adaptation."""
     if run.losses:
-        return (
-            f"{len(run.losses)} losses in {run.seconds:.0f} s: DeepSpeed's operators were not compiled or are installed"
-        )
+        return f"{len(run.losses)} losses in {run.seconds:.0f} s: DeepSpeed's operators are installed or not needed"
     builds = sorted(path.name for path in extensions.glob("*") if path.is_dir())
     compiled = f"; DeepSpeed was compiling {', '.join(builds)}" if builds else ""
-    ended = "was ended" if run.exit_code is None else f"failed with exit code {run.exit_code}"
-    return f"{ended} after {run.seconds:.0f} s without a training step{compiled}"
+    outcome = "stopped" if run.exit_code is None else f"failed with exit code {run.exit_code}"
+    return f"{outcome} after {run.seconds:.0f} s without a training step{compiled}"
 
 
 def status(run_directory: Path) -> list[dict[str, Any]]:

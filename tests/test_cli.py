@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -46,7 +47,7 @@ def write_status(folder, rank, **states):
     ("argv", "text"),
     [
         ([], "arguments are required: COMMAND"),
-        (["stauts"], "invalid choice: 'stauts'"),
+        (["stauts"], "'stauts' is not a command — did you mean status?"),
         (["status", "--yaml"], "unrecognized arguments: --yaml"),
         (["status", "a", "b"], "unrecognized arguments: b"),
     ],
@@ -69,6 +70,22 @@ def test_help_lists_every_command_in_one_group_on_one_screen(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 45
     assert max(map(len, lines)) <= 100
+
+
+def test_an_unknown_command_names_the_closest(capsys):
+    for word, step in (("stauts", "did you mean status?"), ("x", "see ascend-adapt --help")):
+        with pytest.raises(SystemExit) as exit_:
+            main([word])
+        assert exit_.value.code == 2
+        assert capsys.readouterr().err == f"ascend-adapt: {word!r} is not a command — {step}\n"
+
+
+def test_the_help_of_every_command_has_examples_that_it_accepts():
+    parser = cli._parser()
+    for name, examples in cli._EXAMPLES_OF.items():
+        for example in examples:
+            assert parser.parse_args(shlex.split(example.replace("\\\n", ""))).command == name
+    assert set(cli._EXAMPLES_OF) == {name for names in cli._COMMANDS.values() for name in names}
 
 
 def test_help_and_version_load_no_library():

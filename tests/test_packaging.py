@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib
 import importlib.metadata
@@ -29,6 +30,30 @@ def test_the_package_list_is_what_is_on_disk(config):
     on_disk = {".".join(path.parts) for path in ours}
     on_disk |= {".".join(("ascend_adapt_plugins", *path.parts[1:])) for path in theirs}
     assert set(lines(config["options"]["packages"])) == on_disk
+
+
+def test_every_file_of_the_packages_is_code_or_declared_data(config):
+    declared = config["options.package_data"]
+    for top, name in (("ascend_adapt", "ascend_adapt"), ("plugins", "ascend_adapt_plugins")):
+        data = {
+            path
+            for package, patterns in declared.items()
+            if package.partition(".")[0] == name
+            for pattern in patterns.split(",")
+            for path in (ROOT / top).joinpath(*package.split(".")[1:]).glob(pattern.strip())
+        }
+        assert data
+        files = {path for path in (ROOT / top).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        assert [path for path in files - data if path.suffix != ".py"] == []
+
+
+def test_the_types_of_every_public_name_are_checked():
+    # nox's session types checks them, from the installed wheel.
+    nodes = list(ast.walk(ast.parse((ROOT / "tests/typing/public_names.py").read_text())))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    for module in ("ascend_adapt", "ascend_adapt.checkpoint", "ascend_adapt.data", "ascend_adapt.kernels"):
+        assert set(importlib.import_module(module).__all__) <= used, module
 
 
 def test_every_entry_point_resolves(config):

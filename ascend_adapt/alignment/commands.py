@@ -13,7 +13,7 @@ from ascend_adapt.errors import SettingsError
 def add_compare(commands: Any) -> argparse.ArgumentParser:
     """Add the command to ``commands``, a subparsers action, and return its parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "compare", help="the first module where two recorded runs diverge by more than its dtype allows"
+        "compare", help="find the first module where two recorded runs diverge by more than the dtype allows"
     )
     parser.add_argument("a", type=Path, metavar="A", help="a recording (ascend-run --record), or an msprobe dump")
     parser.add_argument("b", type=Path, nargs="?", metavar="B", help="the recording or dump to compare it with")

@@ -24,7 +24,7 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
     """Add the command to the subparsers ``commands``."""
     audit: argparse.ArgumentParser = commands.add_parser(
         "audit",
-        help="what another package patches: recorded as it runs, or read from its source",
+        help="list what another package patches: recorded as it runs, or read from its source",
         usage="ascend-adapt audit [options] -- COMMAND ...\n       ascend-adapt audit [options] --static DIR",
     )
     audit.add_argument("words", nargs="*", metavar="COMMAND", help="run this command and record what is patched")

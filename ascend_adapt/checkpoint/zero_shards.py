@@ -139,7 +139,7 @@ class UniversalWeights(Mapping[str, torch.Tensor]):
         content = load_torch_file(path)
         tensor = content.get("param") if isinstance(content, dict) else content
         if not isinstance(tensor, torch.Tensor):
-            raise CheckpointError(f"{path}: holds no parameter, expected one — copy all of the checkpoint's files")
+            raise CheckpointError(f"{path}: has no parameter, expected one — copy all of the checkpoint's files")
         # Of ZeRO-3 the values are flat, and padded.
         return _joined([tensor], self._shapes[name])() if tensor.dim() == 1 and name in self._shapes else tensor
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ascend_adapt.errors import CheckpointError, SettingsError
+from ascend_adapt.errors import CheckpointError, SettingsError, not_installed
 
 if TYPE_CHECKING:
     from ascend_adapt.convert.conversion import Converted
@@ -30,7 +30,7 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--input", required=True, metavar="FOLDER", help="the checkpoint, or the folder with its tracker file"
     )
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="a new folder")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder to create")
     parser.add_argument(
         "--from",
         dest="expected",
@@ -264,9 +264,9 @@ def _torch_is_needed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "safetensors"):
+        if error.name != "torch":
             raise
-        raise CheckpointError(f"{error.name}: not installed, expected for checkpoints — install it") from error
+        raise CheckpointError(not_installed("torch", "checkpoints", "native")) from error
 
 
 @contextmanager

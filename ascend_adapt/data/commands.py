@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ascend_adapt import terminal
-from ascend_adapt.errors import DataError, SettingsError
+from ascend_adapt.errors import DataError, SettingsError, not_installed
 
 if TYPE_CHECKING:
     from ascend_adapt.data.preprocessing import Counts, PreprocessRequest
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 WHAT_IS_READ = """\
 inputs, one document per line:
   .jsonl and .json, also as .gz, .xz or .zst; .jsonl.zst.tar and .dat.zst of lm_dataformat;
-  .parquet, one document per row, the columns named by --json-keys
+  .parquet, one document per row, in the columns that --json-keys names
 
 tokenizer types and their files:
   GPT2BPETokenizer        --vocab FILE --merge-file FILE
@@ -38,7 +38,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     """Add the three commands to ``commands``, a subparsers action, and return their parsers."""
     preprocess = commands.add_parser(
         "preprocess",
-        help="text to Megatron's token files",
+        help="tokenize text into Megatron's token files",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=WHAT_IS_READ,
     )
@@ -50,7 +50,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     merge.add_argument("--output-prefix", required=True, metavar="PREFIX", help="writes PREFIX.bin and PREFIX.idx")
     merge.set_defaults(run=_merge)
 
-    inspect = commands.add_parser("inspect", help="what a checkpoint or token files hold")
+    inspect = commands.add_parser("inspect", help="describe a checkpoint or token files")
     inspect.add_argument("prefix", metavar="PATH", help="a checkpoint's folder, or token files without .bin and .idx")
     inspect.set_defaults(run=_inspect)
     return [preprocess, merge, inspect]
@@ -68,7 +68,7 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-prefix", required=True, metavar="PREFIX", help="writes PREFIX_KEY_document.bin and .idx for each key"
     )
-    parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help="one of those below")
+    parser.add_argument("--tokenizer-type", required=True, metavar="TYPE", help="one of the types listed below")
     parser.add_argument(
         "--vocab-file",
         "--vocab",
@@ -80,15 +80,24 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json-keys", "--json-key", "--jsonl-keys", nargs="+", default=["text"], metavar="KEY", help="default: text"
     )
-    parser.add_argument("--append-eod", action="store_true", help="close every document with the end-of-document token")
+    parser.add_argument("--append-eod", action="store_true", help="append the end-of-document token to every document")
     parser.add_argument("--ftfy", action="store_true", help="repair broken encodings with ftfy first")
-    parser.add_argument("--dataset-impl", choices=["mmap"], default="mmap", help="the format that is written")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes, or threads of the engine")
+    parser.add_argument("--dataset-impl", choices=["mmap"], default="mmap", help="format of the token files")
     parser.add_argument(
-        "--on-bad-line", choices=["error", "skip"], default="error", help="for an invalid line (default: error)"
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of processes, or of the engine's threads (default: 1)",
     )
     parser.add_argument(
-        "--encoding", default="utf-8", metavar="NAME", help="of JSON lines, such as gb18030 (default: utf-8)"
+        "--on-bad-line",
+        choices=["error", "skip"],
+        default="error",
+        help="what to do with an invalid line (default: error)",
+    )
+    parser.add_argument(
+        "--encoding", default="utf-8", metavar="NAME", help="encoding of JSON lines, such as gb18030 (default: utf-8)"
     )
     parser.add_argument(
         "--engine", default="auto", metavar="ENGINE", help="auto, hf, gigatoken or tiktoken: the ids are the same"
@@ -220,4 +229,4 @@ def _needing_numpy(run: Callable[[], Result]) -> Result:
     except ModuleNotFoundError as error:
         if error.name != "numpy":
             raise
-        raise DataError("numpy: not installed, expected for token files — install ascend_adapt[data]") from error
+        raise DataError(not_installed("numpy", "token files", "data")) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ascend_adapt.data.blocks import TextBlock, long_line
-from ascend_adapt.errors import BadLine, DataError, SettingsError
+from ascend_adapt.errors import BadLine, DataError, SettingsError, not_installed
 
 UTF8 = "utf-8"
 
@@ -93,8 +93,8 @@ def text_cleaner(ftfy: bool) -> Callable[[str], str]:
         return str
     try:
         repair: Callable[[str], str] = importlib.import_module("ftfy").fix_text
-    except ImportError as error:
-        raise DataError(f"--ftfy: {error} — install ftfy") from error
+    except ModuleNotFoundError as error:
+        raise DataError(not_installed("ftfy", "--ftfy", "data-all")) from error
     return repair
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ascend_adapt.data.parquet import ParquetLines
-from ascend_adapt.errors import DataError, one_line, system_error
+from ascend_adapt.errors import DataError, not_installed, one_line, system_error
 
 STDIN = "-"
 JSON_LINES = (".jsonl", ".json")
@@ -185,8 +185,8 @@ def _zstd(raw: IO[bytes]) -> IO[bytes]:
             from compression.zstd import DecompressionParameter, ZstdFile
         else:
             from backports.zstd import DecompressionParameter, ZstdFile
-    except ImportError as error:
-        raise DataError(f"zstd: {error} — install ascend_adapt[data] to read .zst files") from error
+    except ModuleNotFoundError as error:
+        raise DataError(not_installed("backports.zstd", ".zst files", "data")) from error
     stream: Any = ZstdFile(raw, options={DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG_MAX})
     return stream  # type: ignore[no-any-return]
 

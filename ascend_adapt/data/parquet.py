@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from ascend_adapt.errors import DataError
+from ascend_adapt.errors import DataError, not_installed
 
 ROWS_AT_ONCE = 256
 BUFFER_BYTES = 1 << 20
@@ -28,8 +28,8 @@ class ParquetLines(io.RawIOBase):
         try:
             pyarrow = importlib.import_module("pyarrow")
             parquet = importlib.import_module("pyarrow.parquet")
-        except ImportError as error:
-            raise DataError(f"parquet: {error} — install ascend_adapt[data-parquet] to read .parquet files") from error
+        except ModuleNotFoundError as error:
+            raise DataError(not_installed("pyarrow", ".parquet files", "data-parquet")) from error
         self._text_type = pyarrow.large_string()
         self._file = parquet.ParquetFile(raw, buffer_size=BUFFER_BYTES, pre_buffer=False)
         schema = self._file.schema_arrow

@@ -26,7 +26,7 @@ from ascend_adapt.data.encoders import (
     TiktokenEncoder,
     check_same_ids,
 )
-from ascend_adapt.errors import DataError, SettingsError, one_line
+from ascend_adapt.errors import DataError, SettingsError, not_installed, one_line
 
 if TYPE_CHECKING:
     import tokenizers
@@ -352,6 +352,10 @@ def _file(request: TokenizerRequest, field: str) -> str:
     return str(path)
 
 
+# The extra that installs each library.
+_EXTRAS = {"tokenizers": "data", "gigatoken": "data-fast", "tiktoken": "data-all", "sentencepiece": "data-all"}
+
+
 def _library(name: str, request: TokenizerRequest) -> Any:
     try:
         if name == "tokenizers":
@@ -359,8 +363,10 @@ def _library(name: str, request: TokenizerRequest) -> Any:
             importlib.import_module("tokenizers.models")
             importlib.import_module("tokenizers.pre_tokenizers")
         return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise DataError(not_installed(name, request.type, _EXTRAS[name])) from error
     except ImportError as error:
-        raise DataError(f"{request.type}: {error} — install {name}") from error
+        raise DataError(f"{request.type}: {one_line(error)}, expected a working {name} — reinstall it") from error
 
 
 def _parsed(what: Any, parse: Callable[..., Any], *arguments: Any) -> Any:

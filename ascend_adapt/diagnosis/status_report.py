@@ -130,7 +130,8 @@ def of_run(run_dir: Path) -> Report:
     if not files and (unreached or failure):
         return Report(f"no status: no rank of {run_dir} was reached", (), tuple(unreached), failure=failure)
     if not files:
-        raise NoStatus(f"{run_dir}: has no adapt-status.<rank>.json — pass the run directory that ascend-run printed")
+        found = "has no adapt-status.<rank>.json" if run_dir.is_dir() else "is not a folder"
+        raise NoStatus(f"{run_dir}: {found}, expected a run directory — pass the one that ascend-run printed")
     ranks: dict[int, dict[str, Any]] = {}
     for file in files:
         try:
@@ -151,7 +152,7 @@ def of_run(run_dir: Path) -> Report:
     where = f"device {first['device']} ({first['device_reason']})" if first["device"] else "not adapted"
     subject = f"status of {number} in {run_dir}; {where}"
     if first.get("beside"):
-        subject += f"; beside {', '.join(first['beside'])}"
+        subject += f"; together with {', '.join(first['beside'])}"
     subject += "".join(f"; {program}" for program in first.get("programs", ()))
     outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
     return Report(subject, outcomes, (*problems, *damaged), failure=failure)

@@ -84,7 +84,7 @@ def _check_machine(environ: Mapping[str, str]) -> None:
     nodes = probe.device_nodes("npu")
     if nodes:
         raise EmulationError(
-            f"--device npu-emulated: this machine has NPUs (/dev/{nodes[0]}), expected none — use --device npu"
+            f"--device npu-emulated: this host has NPUs (/dev/{nodes[0]}), expected none — use --device npu"
         )
     found = _real_cann(environ)
     if found is not None:

@@ -8,22 +8,31 @@ from collections.abc import Sequence
 from ascend_adapt.emulation.finding import Finding
 
 _STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em}"
-    "table{border-collapse:collapse;width:100%}td,th{text-align:left;vertical-align:top;padding:.4em .6em;"
-    "border-bottom:1px solid #ddd}code{font-family:ui-monospace,monospace}"
+    ":root{color-scheme:light dark;--rule:#8885}"
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em;overflow-wrap:anywhere}"
+    "table{border-collapse:collapse;width:100%}td,th{text-align:left;vertical-align:top;padding:.4em .6em .4em 0;"
+    "border-bottom:1px solid var(--rule)}code{font:13px ui-monospace,monospace}"
+    "@media(max-width:640px){thead{display:none}tr,td{display:block;border:0;padding:0}"
+    "tr{border-bottom:1px solid var(--rule);padding:.6em 0}}"
 )
 
 
 def page(summary: Sequence[str], findings: Sequence[Finding]) -> str:
-    """Return the page: the lines of the terminal summary, and a row for each finding."""
+    """Return the page: the lines of the summary, and a row for each finding."""
     rows = "\n".join(
         f"<tr><td><code>{html.escape(found.place)}</code></td><td>{html.escape(found.text())}</td>"
         f"<td>{html.escape(found.instead)}</td></tr>"
         for found in findings
     )
-    table = f"<table><tr><th>line</th><th>found</th><th>instead</th></tr>\n{rows}</table>" if findings else ""
+    table = (
+        f"<table><thead><tr><th>line</th><th>found</th><th>instead</th></tr></thead>\n{rows}</table>"
+        if findings
+        else ""
+    )
     lines = "".join(f"<li>{html.escape(line)}</li>\n" for line in summary)
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Rehearsal</title><style>{_STYLE}</style>\n'
-        f"<h1>Rehearsal on an emulated NPU</h1>\n{table}\n<ul>{lines}</ul></html>\n"
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Rehearsal</title><style>{_STYLE}</style>\n"
+        f"<h1>Rehearsal on an emulated NPU</h1>\n<ul>{lines}</ul>\n{table}</html>\n"
     )

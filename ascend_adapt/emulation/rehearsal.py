@@ -20,7 +20,7 @@ PROVES = (
 )
 DOES_NOT = (
     "it does not prove: results, rounding or memory layouts of an NPU, limits of its kernels that are not documented, "
-    "HCCL between machines, or speed (evidence: emulated)"
+    "HCCL between hosts, or speed (evidence: emulated)"
 )
 
 
@@ -47,18 +47,15 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     }
     (run_dir / "rehearsal.json").write_text(json.dumps(everything, indent=1) + "\n")
     first = ranks[min(ranks)]
-    lines = [
-        f"rehearsal: torch_npu {first['torch_npu']} on an emulated {first['soc']}, "
-        f"{_how_many(processes)}; "
-        f"full report: {run_dir / 'rehearsal.html'}, rehearsal.json"
-    ]
+    subject = f"rehearsal: torch_npu {first['torch_npu']} on an emulated {first['soc']}, {_how_many(processes)}"
+    missing = []
     ended = sorted(set(statuses) - set(ranks))
     if ended:
-        lines.append(f"ranks without a report, because they did not end normally: {', '.join(map(str, ended))}")
-    lines += [f"{one.place}: {one.text()} — {one.instead}" for one in findings[:_MOST_FINDINGS]]
+        missing.append(f"ranks without a report, because they did not end normally: {', '.join(map(str, ended))}")
+    found = [f"{one.place}: {one.text()} — {one.instead}" for one in findings[:_MOST_FINDINGS]]
     if len(findings) > _MOST_FINDINGS:
-        lines.append(f"{len(findings) - _MOST_FINDINGS} more findings are in rehearsal.html")
-    lines += known_problems[:_MOST_KNOWN]
+        found.append(f"{len(findings) - _MOST_FINDINGS} more findings are in rehearsal.html")
+    lines = list(known_problems[:_MOST_KNOWN])
     if any(name.isdigit() for name in processes):
         lines += _shared_devices(ranks)[:2]
     applied = sorted({name for status in statuses.values() for name in _applied(status)})
@@ -66,7 +63,8 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     lines += [*at_full_size, *_operators(ranks), _waits(ranks)]
     lines += [*(() if at_full_size else (_memory(ranks),)), _patches(applied)]
     lines += _proof(findings, code, bool(ended), bool(applied))
-    (run_dir / "rehearsal.html").write_text(page.page(lines, findings))
+    (run_dir / "rehearsal.html").write_text(page.page([subject, *missing, *lines], findings))
+    lines = [f"{subject}; full report: {run_dir / 'rehearsal.html'}, rehearsal.json", *missing, *found, *lines]
     return [*lines, *map(finding.github_annotation, findings)] if annotate == "github" else lines
 
 

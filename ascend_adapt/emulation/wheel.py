@@ -53,7 +53,10 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
     """
     torch = probe.distribution_version("torch")
     if torch is None:
-        raise EmulationError("torch: is not installed, expected the torch that the job uses — pip install torch")
+        raise EmulationError(
+            "torch: is not installed, expected a version that has a torch_npu — install one that "
+            "`pip index versions torch_npu` lists"
+        )
     wanted = release(torch)
     home = cache.folder(environ)
     given = environ.get("ASCEND_ADAPT_TORCH_NPU_WHEEL")
@@ -67,7 +70,7 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
         return wheel
     if fitting := _fitting(home, wanted):
         return Wheel(cache.checked(fitting[-1].site), fitting[-1].version)
-    say(f"downloads the torch_npu for torch {torch} into {home}, once (about 45 MB)")
+    say(f"downloading torch_npu for torch {torch} into {home} (about 45 MB, once)")
     with cache.writing(home), tempfile.TemporaryDirectory(dir=home) as aside:
         return _unpacked(home, download(f"torch_npu=={wanted}.*", Path(aside)))
 
@@ -110,8 +113,8 @@ def download(requirement: str, into: Path, options: Sequence[str] = ()) -> Path:
         errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
         raise EmulationError(
             f"{requirement}: pip finds no wheel of it for this Python and machine "
-            f"({one_line(Exception((errors or ['no output'])[-1]))}) — install a torch that a torch_npu pairs with, or "
-            "set ASCEND_ADAPT_TORCH_NPU_WHEEL to a wheel file"
+            f"({one_line(Exception((errors or ['no output'])[-1]))}) — install a version of torch that "
+            "`pip index versions torch_npu` lists, or set ASCEND_ADAPT_TORCH_NPU_WHEEL to a wheel file"
         )
     return wheels[0]
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt.errors import DataError, SettingsError
+from ascend_adapt.errors import DataError, SettingsError, not_installed
 
 if TYPE_CHECKING:
     from ascend_adapt.evaluation.glm_run import GlmRun
@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     """Add the two commands to ``commands``, a subparsers action, and return their parsers."""
-    evaluate = commands.add_parser("eval", help="LAMBADA, COPA or perplexity of a checkpoint")
+    evaluate = commands.add_parser("eval", help="evaluate a checkpoint: LAMBADA, COPA or perplexity")
     evaluate.add_argument("--task", required=True, choices=TASKS)
     evaluate.add_argument(
         "--data", required=True, type=Path, metavar="FILE", help="JSON lines; for ppl also a .txt file"
@@ -188,7 +188,7 @@ def _of_this_process(
         from ascend_adapt.evaluation.language_model import LanguageModel, ranks_of_this_job
         from ascend_adapt.evaluation.text import TokenizerOptions, tokenizer_of
     except ModuleNotFoundError as error:
-        raise DataError(f"{error.name}: not installed, expected for evaluation — install it") from error
+        raise DataError(not_installed(error.name, "evaluation", "native")) from error
     with ranks_of_this_job(known.device) as mesh:
         model = LanguageModel.load(known.model, mesh, known.dtype, known.config)
         options = TokenizerOptions(known.tokenizer_type, known.vocab_file, known.merge_file)

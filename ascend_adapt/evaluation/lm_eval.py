@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_eval.__main__ import cli_evaluate
-from lm_eval.api.model import TemplateLM
-from lm_eval.api.registry import register_model
+from ascend_adapt.errors import SettingsError, not_installed
 
-from ascend_adapt.errors import SettingsError
+try:
+    from lm_eval.__main__ import cli_evaluate
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import register_model
+except ModuleNotFoundError as error:
+    if __name__ != "__main__" or error.name != "lm_eval":
+        raise
+    raise SystemExit(not_installed("lm_eval", "python -m ascend_adapt.evaluation.lm_eval", "eval")) from None
+
 from ascend_adapt.evaluation.language_model import LanguageModel, ranks_of_this_job
 from ascend_adapt.evaluation.scoring import score
 from ascend_adapt.evaluation.text import TokenizerOptions, tokenizer_of

@@ -50,7 +50,7 @@ def _number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
 
 
 def at_least_one(text: str) -> int:

@@ -22,7 +22,7 @@ COMMON = (
 GROUPS = {
     "what runs": (
         *("module", "nproc", "device", "native", "fallback", "once", "pass_local_rank", "oversubscribe"),
-        *("npu_compile_mode", "deterministic", "annotate"),
+        *("npu_compile_mode", "deterministic"),
     ),
     "patches": ("disable", "allow_drift", "strict", "numerics", "cuda_code", "no_adapt"),
     "hosts": (
@@ -30,10 +30,40 @@ GROUPS = {
         *("master_addr", "master_port"),
     ),
     "how the job ends": ("max_restarts", "grace", "exit_signal"),
-    "the native trainer": ("compile", "eval_only", "profile", "profile_ranks", "no_progress"),
+    "the native trainer": (
+        *("compile", "eval_only", "sample_prompts", "sample_tokens", "profile", "profile_ranks", "no_progress"),
+    ),
     "recording, for ascend-adapt compare": ("record", "record_steps", "record_ranks", "record_inputs"),
+    "the emulated NPU": ("full_size", "full_size_steps", "annotate"),
     "containers": ("container", "source", "python", "wheel", "line"),
 }
+
+
+NATIVE_EXAMPLES = {
+    "glm": "ascend-run --native glm examples/glm_10b/10B.sh",
+    "megatron": "ascend-run --native megatron --num-layers 24 --hidden-size 1024 ...",
+    "neox": "ascend-run --native neox -d examples/gpt_neox 20B.yml",
+    "oneflow": "ascend-run --native oneflow --num-layers 12 --hidden-size 768 ...",
+}
+
+
+def of_dialect(dialect: str) -> str:
+    """Return the help of ``--native DIALECT``: whose arguments it reads, and how to check them."""
+    from ascend_adapt.recipes import options
+
+    versions = "\n".join(
+        f"  {one.name:12} {one.source:48} {len(one.options)} options" for one in options.versions(dialect)
+    )
+    example = NATIVE_EXAMPLES.get(dialect, f"ascend-run --native {dialect} ...")
+    return (
+        f"usage: ascend-run [options] --native {dialect} [arguments of {dialect} ...]\n\n"
+        "Train with the native trainer, using upstream's own arguments. An option that it does not support is an\n"
+        "error, or is reported as ignored, with the reason.\n\n"
+        + (f"versions; the arguments choose one, or --upstream-version NAME does:\n{versions}\n\n" if versions else "")
+        + f"examples:\n  {example}\n  {example.replace('ascend-run', 'ascend-run --dry-run', 1)}\n\n"
+        "--dry-run checks the arguments and prints the configuration, the layout and the memory per rank.\n"
+        "`ascend-run --help-all` lists the options that precede --native.\n"
+    )
 
 
 class HelpAll(argparse.Action):

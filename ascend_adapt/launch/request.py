@@ -121,6 +121,9 @@ def parse(argv: Sequence[str]) -> Request:
     if known.native:
         if known.module or known.once or known.fallback:
             parser.error("--native: cannot be combined with -m, --once or --fallback — leave them out")
+        if {"-h", "--help"} & set(command):
+            print(help_text.of_dialect(known.native), end="")
+            parser.exit()
         # The only option of ours that is accepted among a dialect's arguments.
         words = [word for word in command if word != "--dry-run"]
         inner = (*_inside(options), *words)

@@ -55,8 +55,8 @@ def _write_config(config: TrainConfig, run_dir: Path) -> None:
         write_durably(run_dir / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
     except OSError as error:
         raise TrainingError(
-            f"{run_dir}: config.yaml cannot be written ({error.strerror}), expected a writable folder — free space, "
-            "or choose another by --log-dir"
+            f"{run_dir}: config.yaml cannot be written ({error.strerror}), expected a folder to write to — free "
+            "space, or choose another with --log-dir"
         ) from error
 
 
@@ -72,7 +72,7 @@ def _configuration(argv: Sequence[str], environ: Mapping[str, str]) -> TrainConf
             ) from error
         return from_dict(content)
     if VARIABLE not in environ:
-        raise ConfigError("python -m ascend_adapt.native: no configuration — start it by ascend-run --native DIALECT")
+        raise ConfigError("python -m ascend_adapt.native: no configuration — start it with ascend-run --native DIALECT")
     return from_dict(json.loads(environ[VARIABLE]))
 
 

@@ -143,7 +143,9 @@ class TrainingRun:
             self._check_enough()
         if config.eval_interval and config.eval_iterations:
             for part in empty_by_split(config.data):
-                self.log.say(f"{part}: no sequence by split {config.data.split}, so it is not evaluated, as upstream")
+                self.log.say(
+                    f"{part}: no sequence with split {config.data.split}, so it is not evaluated, as in upstream"
+                )
         self.valid: Batches | None = None
         if is_evaluated(config, "valid"):
             evaluations = self.progress.iteration // config.eval_interval
@@ -221,7 +223,7 @@ class TrainingRun:
         if self.train.left < needed:
             raise DataError(
                 f"train: {self.train.left} samples left after {done.consumed_samples}, expected {needed} for the "
-                f"{steps} steps to come — ask for more samples or iterations in all, or keep the batch size"
+                f"{steps} steps to come — set more samples or iterations in total, or keep the batch size"
             )
 
     def _say(self, lines: list[str]) -> None:
@@ -392,7 +394,7 @@ class TrainingRun:
     def _reason_to_stop(self, iteration: int) -> str | None:
         """Return why the run stops after this iteration, the same on every rank, or None."""
         if self.config.exit_interval and iteration % self.config.exit_interval == 0:
-            return "as asked"
+            return "as requested"
         return "as a signal or the time limit asks" if self.votes else None
 
     @property

@@ -314,7 +314,7 @@ def _checkpoint(
     save, load, pretrained = options("save"), options("load"), options("load_pretrained")
     interval = options("save_interval", 0)
     if pretrained is not None and cloze is None:
-        raise ConfigError("--load-pretrained: without a --task to finetune on, expected --load — use that instead")
+        raise ConfigError("--load-pretrained: without a --task to finetune on, expected --load — use --load instead")
     if cloze is not None:
         interval = max(options("save_epoch") * cloze.micro_batches(batch.micro, parallel.data) // batch.accumulation, 1)
     return Checkpoint(

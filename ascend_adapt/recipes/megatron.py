@@ -118,8 +118,8 @@ def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:
     if switched_on:
         return {**content, "switched_on": True}
     notes.append(
-        "--deepspeed_config without --deepspeed: upstream does not read the file; its zero_optimization is used, "
-        "which changes no result, and the rest is ignored"
+        "--deepspeed_config without --deepspeed: upstream does not read the file; only its zero_optimization is "
+        "used, which changes no result"
     )
     return {"zero_optimization": content.get("zero_optimization", {})}
 
@@ -162,8 +162,8 @@ def _virtual_stages(options: Options, layers: int, pipeline: int) -> int:
         return 1
     if each < 1 or layers % (pipeline * each):
         raise ConfigError(
-            f"--num-layers-per-virtual-pipeline-stage: {each}, expected one that {layers} layers on {pipeline} stages "
-            "can be cut into — change one of them"
+            f"--num-layers-per-virtual-pipeline-stage: {each}, expected a divisor of {layers} layers / {pipeline} "
+            "stages — change one of them"
         )
     return int(layers // pipeline // each)
 
@@ -285,15 +285,17 @@ def _precision(options: Options, deepspeed: dict[str, Any]) -> Precision:
 def _data(options: Options, vocabulary: Vocabulary) -> Data:
     if options("mock_data", False):
         raise ConfigError(
-            "--mock-data: the native trainer has no samples of its own, expected token files — make some by "
-            "`ascend-adapt preprocess` and name them by --data-path"
+            "--mock-data: the native trainer has no mock data, expected token files — write some with "
+            "`ascend-adapt preprocess` and pass them with --data-path"
         )
     train, valid, test = (
         tuple(_words(options(name))) for name in ("train_data_path", "valid_data_path", "test_data_path")
     )
     together = tuple(_words(options("data_path")))
     if bool(together) == bool(train):
-        raise ConfigError("--data-path: expected it, or --train-data-path and its like, not both — give one of them")
+        raise ConfigError(
+            "--data-path: expected it, or paths for train, valid and test, not both — give one of the two"
+        )
     name = options.version.name
     return Data(
         train=together or train,

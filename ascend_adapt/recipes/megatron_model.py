@@ -109,7 +109,7 @@ def read_seq_length(options: Options) -> int:
     """Return the number of tokens of a sample."""
     length, other = options("seq_length"), options("encoder_seq_length")
     if length is not None and other is not None:
-        raise ConfigError("--encoder-seq-length: given beside --seq-length, expected one of them — leave it out")
+        raise ConfigError("--encoder-seq-length: given together with --seq-length, expected one of them — leave it out")
     if length is None and other is None:
         raise ConfigError("--seq-length: is not given, and has no default — add it")
     return int(other if length is None else length)

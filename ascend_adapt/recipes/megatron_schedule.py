@@ -34,10 +34,12 @@ def read_schedule(options: Options, batch: Batch, iterations: int, samples: int 
     fraction = options("lr_warmup_fraction")
     if fraction is not None:
         if warmup:
-            raise ConfigError("--lr-warmup-fraction: given beside a warm-up of its own length — give one of them")
+            raise ConfigError("--lr-warmup-fraction: given together with the length of a warmup — give one of them")
         warmup = fraction * decay
     if options("lr_decay_style") == "WSD" and not wsd:
-        raise ConfigError("--lr-decay-style: WSD without a length of its decay — give --lr-wsd-decay-iters or -samples")
+        raise ConfigError(
+            "--lr-decay-style: WSD without the length of its decay — give --lr-wsd-decay-iters or -samples"
+        )
     _check_weight_decays(options)
     return Schedule(
         dialect="megatron",

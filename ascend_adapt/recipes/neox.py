@@ -124,7 +124,7 @@ def _hosts(options: Options, stated: bool, notes: list[str]) -> dict[str, Any]:
     hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
     # fetch_hostfile of DeepSpeed's launcher does so too; configs/125M.yml has "/mock_path".
     if hosts["hostfile"] and not stated and not os.path.isfile(hosts["hostfile"]):
-        notes.append(f"hostfile: {hosts['hostfile']} of the configuration does not exist, so this host is used alone")
+        notes.append(f"hostfile: {hosts['hostfile']} of the configuration does not exist, so only this host is used")
         hosts["hostfile"] = None
     total, each = options("global_num_gpus"), options("num_gpus")
     # With a hostfile, its slots decide.
@@ -212,7 +212,7 @@ def _check_extra(options: Options) -> None:
     deepspeed_json.check(extra, "deepspeed_extra_args")
     meant = sorted(set(extra) - set(deepspeed_json.without_effect()))
     if meant:
-        raise ConfigError(f"deepspeed_extra_args: {', '.join(meant)}, expected as keys of their own — move them")
+        raise ConfigError(f"deepspeed_extra_args: {', '.join(meant)}, expected as top-level keys — move them")
 
 
 def _parallel(options: Options, world_size: int) -> Parallel:
@@ -221,7 +221,7 @@ def _parallel(options: Options, world_size: int) -> Parallel:
     method = options("pipe_partition_method")
     if pipeline > 1 and not method.startswith("type:transformer"):
         raise ConfigError(
-            f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — stages are cut by layers here"
+            f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — stages are split by layers"
         )
     stage, offload = deepspeed_json.zero_stage(options("zero_optimization"))
     return Parallel(
@@ -245,10 +245,12 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
     }
     together = options("data_path")
     if (together is None) == (not parts["train"]):
-        raise ConfigError("data-path: expected it, or train-data-paths and its like, and not both — give one of them")
+        raise ConfigError(
+            "data-path, train-data-paths: expected one of the two — give data-path, or paths for each part"
+        )
     missing = [name for name, paths in parts.items() if not paths]
     if together is None and missing:
-        raise ConfigError(f"{missing[0]}-data-paths: is not given beside the others — give all three")
+        raise ConfigError(f"{missing[0]}-data-paths: not given, but the others are — give all three")
     return Data(
         train=(together,) if together is not None else parts["train"],
         valid=parts["valid"],
@@ -303,7 +305,7 @@ def _checkpoint(options: Options, own: OwnOptions, iterations: int) -> Checkpoin
     if factor is not None and factor < 1:
         raise ConfigError(f"checkpoint-factor: {factor}, expected at least 1 — correct it")
     if not all(isinstance(step, int) for step in extra):
-        raise ConfigError(f"extra_save_iters: {extra}, expected whole numbers — correct them")
+        raise ConfigError(f"extra_save_iters: {extra}, expected integers — correct them")
     steps = set(extra)
     is_log = options("checkpoint_scale") == "log"
     if is_log and factor is not None:

@@ -30,7 +30,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         name = loader.construct_object(key)
         name = name.replace("-", "_") if isinstance(name, str) else name
         if name in seen:
-            raise ConfigError(f"{name}: is given twice, again in line {key.start_mark.line + 1} — leave one of them")
+            raise ConfigError(f"{name}: is given twice, again on line {key.start_mark.line + 1} — leave one of them")
         seen.add(name)
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
@@ -51,7 +51,7 @@ def read_files(paths: Sequence[str], folder: str | None) -> dict[str, Any]:
         for key, value in _read(path).items():
             plain = str(key).replace("-", "_")
             if plain in home:
-                raise ConfigError(f"{path}: {key} stands in {home[plain]} too — leave it in one of them")
+                raise ConfigError(f"{path}: {key} is also in {home[plain]} — keep it in one of them")
             home[plain] = str(path)
             values[plain] = value
     return values
@@ -63,7 +63,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror} — give a readable YAML file, and its folder by -d") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is no text ({error}) — correct it") from error
+        raise ConfigError(f"{path}: is not a text file ({error}) — correct it") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: is a {type(content).__name__}, expected keys and values — correct it")
     return content

@@ -116,7 +116,7 @@ def _activation(options: Options, hidden: int) -> tuple[str, int]:
     if kind not in known:
         raise ConfigError(f"activation: {kind!r}, expected one of {', '.join(known)} — no other is supported")
     if tanh and options("onnx_safe"):
-        raise ConfigError("onnx_safe: given beside bias_gelu_fusion, expected one of them — leave one out")
+        raise ConfigError("onnx_safe: given together with bias_gelu_fusion, expected one of them — remove one")
     if kind == "swiglu":
         return known[kind], math.ceil(int(width * 2 / 3) // 2 / multiple) * multiple
     return known[kind], math.ceil(width / (2 * multiple)) * 2 * multiple if multiple > 1 else width

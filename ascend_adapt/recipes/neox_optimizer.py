@@ -29,7 +29,9 @@ def optimizer(options: Options) -> tuple[float, OptimizerConfig]:
         raise ConfigError(f"optimizer.type: {kind!r}, expected Adam — the native trainer supports no other here")
     unknown = sorted(map(str, set(section) - {"type", "params", "legacy_fusion"}))
     if unknown:
-        raise ConfigError(f"optimizer: {', '.join(unknown)} unknown beside type and params — correct or leave out")
+        raise ConfigError(
+            f"optimizer: {', '.join(unknown)} unknown, expected type and params only — correct them or leave them out"
+        )
     lr = _number(parameters, "lr", 0.001)
     betas = parameters.pop("betas", [0.9, 0.999])
     if not isinstance(betas, list) or len(betas) != 2 or not all(isinstance(beta, (int, float)) for beta in betas):
@@ -49,7 +51,9 @@ def optimizer(options: Options) -> tuple[float, OptimizerConfig]:
         if value is not True:
             raise ConfigError(f"optimizer.params.{name}: {value!r}, expected true — no other is supported")
     if parameters:
-        raise ConfigError(f"optimizer.params: {', '.join(map(str, parameters))} unknown — correct or leave out")
+        raise ConfigError(
+            f"optimizer.params: {', '.join(map(str, parameters))} unknown — correct them or leave them out"
+        )
     clip = float(options("gradient_clipping"))
     return lr, OptimizerConfig(
         kind="adam",
@@ -95,7 +99,7 @@ def precision(options: Options) -> Precision:
         switched_on = [name for name, section in (("fp16", fp16), ("bfloat16", bf16)) if section.get("enabled")]
         asked = sorted({*switched_on, stated or "fp32"} - ({"fp32"} if stated is None and switched_on else set()))
         if len(asked) > 1:
-            raise ConfigError(f"precision: {' and '.join(asked)} are asked for, expected one — leave one out")
+            raise ConfigError(f"precision: {' and '.join(asked)} are both set, expected one — remove one")
         dtype = {"bfloat16": "bf16"}.get(asked[0], asked[0])
     if options("fp16_lm_cross_entropy"):
         raise ConfigError("fp16_lm_cross_entropy: True, expected False — the loss is always computed in fp32")
@@ -106,5 +110,5 @@ def _dtype_of_v2(fp16: dict[str, Any], stated: str | None) -> str:
     if fp16.get("type", stated) == "bfloat16":
         return "bf16"
     if stated == "fp16" and not fp16.get("enabled"):
-        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — set fp16.enabled")
+        raise ConfigError("precision: 'fp16' without fp16.enabled, with which v2.0 trains in fp32 — set one of the two")
     return "fp16" if fp16.get("enabled") else "fp32"

@@ -63,9 +63,7 @@ def read(argv: Sequence[str]) -> Recipe:
         config = _config(options, own, world_size)
         notes = []
         if not options("use_external_dataset"):
-            notes.append(
-                "samples come in Megatron's order, with the same seed: numpy lacks the generator of OneFlow's own order"
-            )
+            notes.append("samples come in Megatron's order, with the same seed: numpy lacks OneFlow's random generator")
         return config, notes + options.notes()
 
     save, per_node = options("save"), options("num_gpus_per_node")
@@ -166,7 +164,7 @@ def _parallel(options: Options, world_size: int) -> Parallel:
 def _iterations(options: Options, batch: Batch) -> int:
     iterations, samples = options("train_iters"), options("train_samples")
     if iterations is None and samples is None:
-        raise ConfigError("--train-iters: neither it nor --train-samples is given, expected one — add it")
+        raise ConfigError("--train-iters: not given, nor is --train-samples, expected one of the two — add it")
     if samples is not None and samples % batch.total:
         raise ConfigError(f"--train-samples: {samples}, expected a multiple of the batch {batch.total} — change one")
     return int(iterations if iterations is not None else samples // batch.total)
@@ -201,7 +199,7 @@ def _model(options: Options, vocabulary: int, parallel: Parallel) -> Model:
 
 def _optimizer(options: Options) -> OptimizerConfig:
     if options("optimizer") != "adamw":
-        raise ConfigError(f"--optimizer: {options('optimizer')!r}, expected adamw — upstream supports no other either")
+        raise ConfigError(f"--optimizer: {options('optimizer')!r}, expected adamw, the only one that upstream supports")
     return OptimizerConfig(
         kind="adamw",
         betas=(options("adam_beta1"), options("adam_beta2")),
@@ -214,7 +212,7 @@ def _optimizer(options: Options) -> OptimizerConfig:
 def _schedule(options: Options) -> Schedule:
     style, decay = options("lr_decay_style"), options("lr_decay_iters")
     if style != "cosine":
-        raise ConfigError(f"--lr-decay-style: {style!r}, expected cosine — upstream supports no other either")
+        raise ConfigError(f"--lr-decay-style: {style!r}, expected cosine, the only one that upstream supports")
     if decay is None:
         raise ConfigError("--lr-decay-iters: is not given, but cosine decay needs it — add it")
     warmup = options("lr_warmup_iters")

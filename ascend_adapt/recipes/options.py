@@ -47,6 +47,13 @@ def version(dialect: str, name: str) -> Version:
     return Version(dialect, name, recorded["source"], recorded["options"])
 
 
+def versions(dialect: str) -> list[Version]:
+    """Return the recorded versions of a dialect; a dialect of another package has none."""
+    return [
+        version(dialect, path.stem.removeprefix(f"{dialect}-")) for path in sorted(_RECORDED.glob(f"{dialect}-*.json"))
+    ]
+
+
 def choose_version(
     dialect: str,
     names: Collection[str],

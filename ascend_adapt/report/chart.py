@@ -67,7 +67,7 @@ def _summary(metric: Metric, line: Line, lines: Sequence[Line]) -> Markup:
     last = element("b", short(values[-1][1]), class_=_style(line, lines))
     if len(lines) > 1:
         return element("span", last, f"{unit} last")
-    spread = f"least {short(least[1])} at {_at(least[0])}, most {short(most[1])} at {_at(most[0])}"
+    spread = f"min {short(least[1])} at {_at(least[0])}, max {short(most[1])} at {_at(most[0])}"
     return joined(element("span", last, f"{unit} last"), element("span", spread))
 
 

@@ -18,14 +18,14 @@ _LONGEST_S = 3600
 def add_report(commands: Any) -> argparse.ArgumentParser:
     """Add the command to a parser's subcommands."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "report", help="a run as one HTML page, or two compared: curves, ranks, patches, errors"
+        "report", help="write an HTML page of a run, or of two compared: curves, ranks, patches, errors"
     )
     parser.add_argument(
         "runs",
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="run directory that ascend-run printed, or the log of any job; two are compared",
+        help="run directory of ascend-run, or the log of any job; two are compared",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="the page (default: report.html in the first run directory)"
@@ -36,7 +36,7 @@ def add_report(commands: Any) -> argparse.ArgumentParser:
         type=_seconds,
         const=_EVERY_S,
         metavar="SECONDS",
-        help=f"write the page again every SECONDS ({_EVERY_S}) until the job ends; an open page follows",
+        help=f"update the page every SECONDS ({_EVERY_S}) until the job ends; an open page reloads",
     )
     parser.set_defaults(run=_report)
     return parser

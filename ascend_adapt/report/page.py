@@ -13,7 +13,7 @@ from ascend_adapt import __version__
 from ascend_adapt.report import sections
 from ascend_adapt.report.differences import compare
 from ascend_adapt.report.elements import Markup, element
-from ascend_adapt.report.run import RUNNING, Run
+from ascend_adapt.report.run import FAILED, RUNNING, Run
 
 
 def page(runs: Sequence[Run], refresh_s: int | None = None) -> str:
@@ -60,8 +60,11 @@ def _sections(runs: Sequence[Run], labels: Sequence[str]) -> Iterable[tuple[str,
             yield f"Errors of {label}", sections.errors(run)
         return
     (run,) = runs
+    if run.state == FAILED:
+        yield "Errors", sections.errors(run)
     yield "Curves", sections.curves(runs, labels)
-    yield "Errors", sections.errors(run)
+    if run.state != FAILED:
+        yield "Errors", sections.errors(run)
     yield "Findings", sections.findings(run)
     yield "Ranks", sections.layout(run)
     yield "Patches", sections.patches(run)

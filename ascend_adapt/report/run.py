@@ -261,6 +261,7 @@ def _read_problems(path: Path, run: Run) -> None:
     except SettingsError:  # no log in this run directory
         return
     run.notes += faults
+    of_ranks, run.problems = run.problems, []
     for report in reports:
         file = Path(report.file).name
         for one in report.found:
@@ -269,6 +270,9 @@ def _read_problems(path: Path, run: Run) -> None:
         if report.last_exception:
             number, _, text = report.last_exception[0].partition(": ")
             run.problems.append(Problem(f"{file}:{number}", text, details="\n".join(report.last_exception[1:])))
+    # A rank's own record of its error repeats the exception in its log.
+    logged = {one.text for one in run.problems}
+    run.problems = [*(one for one in of_ranks if one.text not in logged), *run.problems]
 
 
 def _config(path: Path, run: Run) -> dict[str, Any]:

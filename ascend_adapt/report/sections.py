@@ -263,8 +263,8 @@ def _problem(problem: Problem) -> Markup:
 
 
 def evidence(run: Run) -> Markup | None:
-    """Return what a run on this kind of device proves, and what it does not."""
-    if run.tier not in _TIERS:
+    """Return what a run on this kind of device proves, and what it does not; a failed run proves nothing."""
+    if run.tier not in _TIERS or run.state == FAILED:
         return None
     return card(*(element("p", _sentence(line)) for line in _TIERS[run.tier] if line))
 

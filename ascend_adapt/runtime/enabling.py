@@ -321,7 +321,7 @@ def _request(kernels: Mapping[str, str] | None) -> None:
 
 def _refuse(in_force: _InForce, caller: str, requested: str, fact: str) -> None:
     raise EnableConflict(
-        f"enable({requested}) at {caller}: {fact} is in force since enable() at {in_force.caller} — "
+        f"enable({requested}) at {caller}: {fact} is active since enable() at {in_force.caller} — "
         "pass it in the first call, or call disable() in between"
     )
 

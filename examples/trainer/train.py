@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
+LICENSE = Path(__file__).resolve().parents[2] / "LICENSE"
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--text", type=Path, default=Path(argparse.__file__), help="default: the source of argparse")
+parser.add_argument("--text", type=Path, default=LICENSE, help="default: this repository's LICENSE")
 parser.add_argument("--output", default="runs/trainer", help="default: %(default)s")
 parser.add_argument("--tiny", action="store_true", help="three steps of a model of two layers")
 args = parser.parse_args()

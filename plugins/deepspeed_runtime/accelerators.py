@@ -52,8 +52,9 @@ def npu_accelerator(call: Call) -> Any:
     "deepspeed.accelerator.cpu_accelerator:CPU_Accelerator.device_count",
     requires="deepspeed>=0.9.3",
     devices="cpu",
-    why="it counts devices by LOCAL_SIZE, which only DeepSpeed's launcher sets; under others it counts NUMA nodes "
-    "with numactl, and before 0.16 ends in FileNotFoundError where that is not installed",
+    why="it counts devices from LOCAL_SIZE, which only DeepSpeed's launcher sets; with other launchers it "
+    "counts NUMA nodes with numactl, and before 0.16 it fails with FileNotFoundError if numactl is not "
+    "installed",
     until="DeepSpeed also counts ranks under torchrun",
     without="crash",
     symptom=Symptom("int(os.environ.get('LOCAL_SIZE', 0))"),
@@ -256,8 +257,8 @@ def _npu_methods() -> dict[str, Any]:
     name="streams_of_the_host",
     requires="deepspeed>=0.14.1",
     devices="cpu",
-    why="DeepSpeed's accelerator for CPUs has no stream: checkpointing of activations (up to 0.19.5) and ZeRO 3 with "
-    "overlap_comm end in \"'NoneType' object is not callable\"",
+    why="DeepSpeed's CPU accelerator has no streams: activation checkpointing (up to 0.19.5) and ZeRO-3 with "
+    "overlap_comm fail with \"'NoneType' object is not callable\"",
     until="DeepSpeed asks its accelerator whether it has streams before it makes one",
     without="crash",
     symptom=Symptom(reason="the fault is in the callers; before 0.14.1 the accelerator for CPUs is ours"),

@@ -34,8 +34,8 @@ def load_checkpoint_file(call: Call) -> Any:
     "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckpointEngine.load",
     name="restricted_checkpoints",
     requires=("deepspeed>=0.16", "torch>=2.6"),
-    why="these releases unpickle any class; with torch's TORCH_FORCE_WEIGHTS_ONLY_LOAD=1, which restricts them, they "
-    "refuse their own checkpoints",
+    why="these releases unpickle any class in a checkpoint, and cannot load their own checkpoints under "
+    "torch's TORCH_FORCE_WEIGHTS_ONLY_LOAD=1",
     until="DeepSpeed allows the classes that it saves, and reads weights only",
     without="crash",
     symptom=Symptom("torch.load(path, map_location=map_location, weights_only=False)"),

@@ -11,7 +11,7 @@ from ascend_adapt import Call, Symptom, wrap
     "transformers.modeling_utils:PreTrainedModel.from_pretrained",
     requires="transformers>=4.57",
     devices="cpu",
-    why="scripts pass device_map={'': local_rank}: torch refuses a number where there is no accelerator",
+    why="scripts pass device_map={'': local_rank}, and torch rejects a device index without an accelerator",
     until="torch accepts a number as a device on a host without an accelerator",
     without="crash",
     symptom=Symptom(reason="the fault is in the callers"),

@@ -87,7 +87,7 @@ def test_missing_shards_are_named(saved, tmp_path):
     with pytest.raises(CheckpointError, match="has no ZeRO shards of rank 00, .* — omit --master-weights"):
         open_checkpoint(tmp_path / "part", Given(master_weights=True))
     (tmp_path / "part/config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"has no config\.json beside it, .* — pass it with --config"):
+    with pytest.raises(CheckpointError, match=r"has no config\.json next to it, .* — pass it with --config"):
         open_checkpoint(tmp_path / "part")
     source = open_checkpoint(tmp_path / "part", Given([saved / "1-bf16/config.json"]))
     assert source.model.num_layers == 2

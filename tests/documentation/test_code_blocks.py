@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from documentation.code_blocks import PAGES, ROOT, TRANSLATED, Block, blocks, check_console, commands, environment
 
+from ascend_adapt import cli
+
 CONSOLE = [block for page in PAGES for block in blocks(page, "console") if not block.slow]
 SHELL = [block for page in PAGES for block in blocks(page, "sh")]
 
@@ -49,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# These need a job, a checkpoint or another host: the names of their options are checked instead.
+# These need a job, a checkpoint or another host: their arguments are parsed, and nothing is run.
 _ONLY_PARSED = {"status", "explain", "stop", "convert", "inspect", "generate"}
 
 
@@ -65,7 +67,11 @@ def check(words: list[str], folder: Path) -> None:
         words = ["env", *words]
     program = words[0]
     if program == "pip":
-        check_extras(words)
+        check_requirements(words)
+    elif words[:3] == ["python3", "-m", "venv"]:
+        assert f"\nVENV := {words[3]}\n" in (ROOT / "Makefile").read_text(), words
+    elif program == "source":
+        assert words[1:] == [".venv/bin/activate"], words
     elif program == "make":
         assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(), words
     elif program == "pytest":
@@ -81,18 +87,21 @@ def check(words: list[str], folder: Path) -> None:
         sized = ["--vocab-size", "50277"] if "neox" in words and "--vocab-size" not in words else []
         run([*plan[:1], "--oversubscribe", *extra, *plan[1:], *sized], folder)
     elif program == "ascend-adapt" and words[1] in _ONLY_PARSED:
-        run([program, words[1], "--help"], folder)
+        cli._parser().parse_args(words[1:])
     elif program == "ascend-adapt" and words[1] == "doctor":
         run(words, folder, 0, 1)  # 1: there is something to be fixed on this host, as on most without an NPU
     else:
         run(words, folder)
 
 
-def check_extras(words: list[str]) -> None:
-    """Compare the extras of ``pip install .[...]`` with setup.cfg; `make docs-run` is not where they are installed."""
+def check_requirements(words: list[str]) -> None:
+    """Compare extras with setup.cfg, and a pinned version with the one that CI runs; nothing is installed."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     assert words[1] == "install"
+    if "==" in words[2]:
+        assert words[2] in (ROOT / "constraints.txt").read_text().splitlines(), words
+        return
     for extras in re.findall(r"\[(.*?)\]", " ".join(words)):
         assert set(extras.split(",")) <= set(parser["options.extras_require"]), words
     assert (ROOT / words[2].split("[")[0] / "setup.cfg").exists(), words

@@ -34,7 +34,7 @@ def test_another_platform(monkeypatch, system, machine):
 
 def test_a_machine_with_npus(monkeypatch):
     monkeypatch.setattr(probe, "device_nodes", lambda kind: ["davinci0"])
-    assert "this machine has NPUs (/dev/davinci0), expected none — use --device npu" in refusal()
+    assert "this host has NPUs (/dev/davinci0), expected none — use --device npu" in refusal()
 
 
 @pytest.mark.parametrize("variable", ["LD_LIBRARY_PATH", "ASCEND_HOME_PATH"])

@@ -26,7 +26,7 @@ def test_every_kernel_is_shown_with_its_backend_and_why():
     ended = command("--json", "--check", ASCEND_ADAPT_DEVICE="cpu", ASCEND_ADAPT_KERNELS="softmax:reference")
     assert ended.returncode == 0, ended.stderr
     data = json.loads(ended.stdout)
-    assert (data["device"], data["device_reason"], data["problems"]) == ("cpu", "as asked", [])
+    assert (data["device"], data["device_reason"], data["problems"]) == ("cpu", "as requested", [])
     assert {row["kernel"] for row in data["rows"]} == set(requests.NAMES)
     reasons = {row["kernel"]: row["reason"] for row in data["rows"]}
     assert reasons["masked_softmax"] == "as requested"

@@ -112,7 +112,11 @@ def test_dry_run_starts_nothing(ascend_run, tmp_path):
         (["--foo", "train.py"], 2, "unrecognized arguments: --foo"),
         (["--disable", "nosharedmemory", "train.py"], 2, "'nosharedmemory': no plugin or patch has this name"),
         (["--device", "npu", "--nproc", "2", "train.py"], 1, "--nproc 2: found 0 npu devices"),
-        (["--device", "npu", "train.py"], 1, "--device npu: found none here — see `ascend-adapt doctor --device npu`"),
+        (
+            ["--device", "npu", "train.py"],
+            1,
+            "--device npu: no device found on this host — see `ascend-adapt doctor --device npu`",
+        ),
         (["--log-dir", "train.py/x", "train.py"], 1, "run directory "),
     ],
 )

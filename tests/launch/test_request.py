@@ -5,8 +5,10 @@ import dataclasses
 
 import pytest
 
+from ascend_adapt.launch import help_text
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch.request import parse
+from ascend_adapt.recipes import options
 
 
 def test_everything_after_the_script_is_the_scripts():
@@ -144,3 +146,13 @@ def test_help_shows_the_common_options_and_help_all_every_one(capsys):
         assert name in texts[1]
     for heading in ("what runs:", "hosts:", "containers:", "examples:"):
         assert heading in texts[1]
+
+
+@pytest.mark.parametrize("dialect", help_text.NATIVE_EXAMPLES)
+def test_the_help_of_a_dialect_names_its_versions(dialect, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        requests.parse(["--native", dialect, "--help"])
+    assert exit_.value.code == 0
+    printed = capsys.readouterr().out
+    assert f"usage: ascend-run [options] --native {dialect}" in printed
+    assert all(one.source in printed for one in options.versions(dialect))

@@ -197,7 +197,7 @@ def test_two_names_of_one_machine():
     links = [SimpleNamespace(name=name, address=name, hello=facts) for name in ("w-1", "W-1")]
     parts = {link.address: SimpleNamespace(ranks=()) for link in links}
     compare(links, parts, "cpu")
-    with pytest.raises(LaunchError, match="hosts w-1 and W-1: are the same host"):
+    with pytest.raises(LaunchError, match="hosts w-1 and W-1: are the same machine"):
         compare(links, parts, "npu")
 
 
@@ -326,7 +326,10 @@ def test_the_dry_run_says_that_the_hosts_decide_on_the_device(ascend_run, stub):
 
 @pytest.mark.parametrize(
     ("of_the_other", "message"),
-    [("cuda", "device cuda: found on the hosts; this one has cpu"), ("cpu", "device: cpu on 10.255.0.2, cuda on w-1")],
+    [
+        ("cuda", "device cuda: found on the hosts of the job; this host has cpu"),
+        ("cpu", "device: cpu on 10.255.0.2, cuda on w-1"),
+    ],
 )
 def test_the_hosts_decide_on_the_device(ascend_run, stub, tmp_path, of_the_other, message):
     """A login node without devices starts a job on hosts that have some; no GPU is here, so a probe reports them."""
@@ -392,7 +395,7 @@ def test_which_machines(argv, wanted, tmp_path, monkeypatch):
     [
         (["-H", "hosts", "--nnodes", "3"], "2 hosts are left"),
         (["-H", "hosts", "--nproc", "5"], "w-1 has 4 slots"),
-        (["-H", "hosts", "--node-rank", "1"], "the hostfile determines both"),
+        (["-H", "hosts", "--node-rank", "1"], "the hostfile gives both"),
     ],
 )
 def test_machines_that_are_not_there(argv, says, tmp_path, monkeypatch):
@@ -462,7 +465,7 @@ def test_deepspeed_env(tmp_path):
     [
         ({"HCCL_EXEC_TIMEOUT": "3600"}, "HCCL_EXEC_TIMEOUT=3600 s, but the process group waits 1800 s"),
         ({"HCCL_EXEC_TIMEOUT": "3600", "DEEPSPEED_TIMEOUT": "60"}, ""),
-        ({"HCCL_IF_IP": "10.0.0.1"}, "goes to 2 hosts"),
+        ({"HCCL_IF_IP": "10.0.0.1"}, "would be set on 2 hosts"),
         ({}, ""),
     ],
 )

@@ -75,9 +75,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(settings, tmp_path):
     checkpoint = Checkpoint(save=str(folder), load=str(folder), interval=4)
     first = run(replace(settings, checkpoint=checkpoint, exit_interval=4))
     assert first.said == [
-        f"starting from random weights: {folder} holds no checkpoint yet, and the run will be saved there",
+        f"starting from random weights: {folder} has no checkpoint yet, and the run will be saved there",
         f"saving {folder / 'iter_0000004'}",
-        "stopping after iteration 4, as asked",
+        "stopping after iteration 4, as requested",
     ]
     assert (folder / "latest_checkpointed_iteration.txt").read_text() == "4"
     then = run(replace(settings, checkpoint=checkpoint))

@@ -41,8 +41,8 @@ def found_in(example, folder):
 def test_the_files_are_valid():
     assert FAULTS == []
     reports = {one for problem in PROBLEMS for one in problem.source if "/issues/" in one or "/pull/" in one}
-    assert len(PROBLEMS) > 200
-    assert len(reports) > 200
+    assert len(PROBLEMS) > 350
+    assert len(reports) > 310
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,7 @@ def test_each_symptom_has_text_that_makes_it_fast_to_search(name):
 
 def test_doctor_reads_files_and_runs_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))  # doctor reports lock files of other jobs' builds there
     (tmp_path / "train.py").write_text("from peft import x\nx(load_in_8bit=True)\nraise SystemExit(9)\n")
     assert main(["doctor", "train.py"]) == 1
     said = capsys.readouterr().out

@@ -150,7 +150,7 @@ def test_which_gelu_each_version_takes(version, options, formula):
             "--weight-decay-incr-style cosine --start-weight-decay 0.2 --end-weight-decay 0.1",
             "--end-weight-decay: 0.1, expected at least --start-weight-decay 0.2",
         ),
-        ("--lr-decay-style WSD", "WSD without a length of its decay"),
+        ("--lr-decay-style WSD", "WSD without the length of its decay"),
     ],
 )
 def test_schedules_that_upstream_stops_at(options, message):
@@ -244,7 +244,7 @@ def test_interleaved_stages():
         ("--position-embedding-type alibi", "--position-embedding-type: 'alibi', expected learned, rotary or none"),
         ("--save c", "--save: without --save-interval"),
         ("--train-samples 5", "--train-iters, --train-samples: expected one of the two"),
-        ("--lr-warmup-iters 5", "given beside a warm-up of its own length"),
+        ("--lr-warmup-iters 5", "given together with the length of a warmup"),
         ("--split 1,2,3,4", "split: '1,2,3,4', expected shares of train, valid and test"),
         ("--split all", "split: 'all', expected shares of train, valid and test"),
         ("--adam-beta2 1.0", "second beta of Adam: 1.0, expected at least 0 and below 1"),
@@ -270,7 +270,10 @@ def test_an_invalid_command_line_is_one_sentence(more, message):
         ("[]", "is a list, expected an object"),
         ('{"zero_optimisation": {}}', r"zero_optimisation is unknown — did you mean zero_optimization\?"),
         ('{"amp": {"enabled": true}}', "amp is switched on"),
-        ('{"fp16": {"enabled": true}, "train_batch_size": 64}', "train_batch_size 64, expected 8 as the command line"),
+        (
+            '{"fp16": {"enabled": true}, "train_batch_size": 64}',
+            "train_batch_size 64, expected 8 as on the command line",
+        ),
         ('{"fp16": {"enabled": false}}', "fp16 is off, expected the command line to agree"),
         ('{"fp16": {"enabled": true}, "zero_optimization": {"stage": 4}}', "stage: 4, expected 0, 1, 2 or 3"),
         ('{"fp16": {"enabled": true, "hystersis": 1}}', r"fp16.hystersis: is unknown — did you mean hysteresis\?"),
@@ -320,7 +323,7 @@ def test_all_problems_of_a_command_line_are_reported_at_once():
         "train batch: 128, expected a multiple of micro batch 3",
         "--fp16, --bf16: both are given",
         "--save: without --save-interval",
-        "--mock-data: the native trainer has no samples of its own, expected token files",
+        "--mock-data: the native trainer has no mock data, expected token files",
         "--fp8-format: 'hybrid'",
     ):
         assert named.count(problem) == 1, named

@@ -69,7 +69,7 @@ def test_a_hostfile_of_the_configuration_that_does_not_exist_is_this_machine(tmp
     recipe = neox.read([*argv, "--global_num_gpus", "2"])
     assert (recipe.hostfile, recipe.ranks_per_node) == (None, 2)
     (said,) = (note for note in recipe.build(2)[1] if "hostfile" in note)
-    assert said == "hostfile: /mock_path of the configuration does not exist, so this host is used alone"
+    assert said == "hostfile: /mock_path of the configuration does not exist, so only this host is used"
     assert neox.read([*argv, "--hostfile", "/mock_path"]).hostfile == "/mock_path", "a typing error, which is refused"
     (tmp_path / "hosts").write_text("a slots=2\nb slots=2\n")
     there = neox.read([*argv[:3], "--vocab-size", "1000", "--hostfile", str(tmp_path / "hosts")])
@@ -155,7 +155,7 @@ def test_bfloat16_as_the_type_of_fp16_in_the_newest(tmp_path, keys, dtype):
 
 def test_one_precision_is_asked_for(tmp_path):
     keys = '{"fp16": {"enabled": true, "type": "bfloat16"}, "precision": "fp16"}'
-    with pytest.raises(ConfigError, match="precision: bfloat16 and fp16 are asked for"):
+    with pytest.raises(ConfigError, match="precision: bfloat16 and fp16 are both set"):
         read(tmp_path, "--upstream-version", "newest", more=keys)
 
 
@@ -186,7 +186,7 @@ def test_data_in_three_parts_with_weights(tmp_path):
     ("keys", "message"),
     [
         ('{"num_layrs": 4}', r"num_layrs: unknown to neox .* did you mean num_layers\?"),
-        ('{"num_layers": 4}', r"small.yml: num-layers stands in .*more.yml too"),
+        ('{"num_layers": 4}', r"small.yml: num-layers is also in .*more.yml"),
         ('{"min_lr": 0.1}', "min_lr: 0.1, expected at most lr = 0.001"),
         ('{"pos_emb": "alibi"}', "pos-emb|pos_emb"),
         ('{"norm": "scalenorm"}', "norm: 'scalenorm', expected layernorm or rmsnorm"),
@@ -230,7 +230,7 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ('{"save": 2001-99-99}', "more.yml: is not valid YAML .*month"),
         ("{[1]: 2}", "more.yml: is not valid YAML .*unhashable"),
         pytest.param("[" * 3000, r"more.yml: is not valid YAML \(it is nested too deeply\)", id="deep"),
-        ('{"seed": 1, "seed": 2}', "seed: is given twice, again in line 1"),
+        ('{"seed": 1, "seed": 2}', "seed: is given twice, again on line 1"),
         ('{"global_num_gpus": 3, "num_nodes": 2}', "global_num_gpus: 3, expected a multiple of 2 num_nodes"),
         ("[1, 2]", "more.yml: is a list, expected keys and values"),
         ("{", "more.yml: is not valid YAML"),
@@ -245,7 +245,7 @@ def test_an_invalid_configuration_is_one_sentence(tmp_path, keys, message):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ('{"type": "Adam", "lr": 1}', "optimizer: lr unknown beside type and params"),
+        ('{"type": "Adam", "lr": 1}', "optimizer: lr unknown, expected type and params only"),
         ('{"type": "Adam", "params": {"lr": null}}', "optimizer.params.lr: null, expected a number"),
         ('{"type": "Adam", "params": {"adam_w_mode": 0}}', "adam_w_mode: 0, expected true"),
         ('{"type": "Adam", "params": {1: 2}}', "optimizer.params: 1 unknown"),
@@ -389,7 +389,7 @@ def test_all_problems_of_the_files_are_reported_at_once(tmp_path):
         "save_interval: unknown to neox (EleutherAI/gpt-neox@ea7aefd8) — give checkpoint_factor, which is the same",
         "fp16: 3, expected",
         "weight_decay: 'much', expected",
-        "extra_save_iters: ['x'], expected whole numbers",
+        "extra_save_iters: ['x'], expected integers",
         "moe_num_experts: 8, expected",
     ):
         assert named.count(problem) == 1, named

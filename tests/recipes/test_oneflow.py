@@ -29,7 +29,7 @@ def test_the_guides_run():
     assert (config.schedule.dialect, config.schedule.warmup, config.schedule.decay) == ("oneflow", 3200, 320000)
     assert config.logging.table
     assert config.eval_interval == 0  # it never evaluates
-    assert any("numpy lacks the generator of OneFlow's own order" in note for note in notes)
+    assert any("numpy lacks OneFlow's random generator" in note for note in notes)
     assert any("multihead_attention_fusion" in note for note in notes)
 
 
@@ -49,7 +49,7 @@ def test_metrics_without_a_table_and_the_ranks_it_names():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("--lr-decay-style linear", "--lr-decay-style: 'linear', expected cosine — upstream supports no other either"),
+        ("--lr-decay-style linear", "--lr-decay-style: 'linear', expected cosine, the only one that upstream supports"),
         ("--optimizer sgd", "--optimizer: 'sgd', expected adamw"),
         ("--num-nodes 2 --node-ips a", "--node-ips: 1 addresses, expected one for each of 2 nodes"),
         ("--num-accumulation-steps 3", "train batch: 8, expected micro batch 4 x accumulation 3 x data ranks 1 = 12"),

@@ -42,7 +42,7 @@ def open_source(path: Path, given: Given) -> Source:
     config = next((one for one in configs if one.is_file()), None)
     if config is None:
         raise CheckpointError(
-            f"{folder}: has no {hugging_face.CONFIG} beside it, expected the model's — pass it with --config"
+            f"{folder}: has no {hugging_face.CONFIG} next to it, expected the model's — pass it with --config"
         )
     weights = load_weights(ranks[0], master=given.master_weights)
     state = load_torch_dict(ranks[0])

@@ -20,7 +20,7 @@ from ascend_adapt.checkpoint.hugging_face.settings import Unsupported
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.torch_files import load_torch_file
 from ascend_adapt.checkpoint.writing import Output, owned
-from ascend_adapt.errors import CheckpointError, one_line
+from ascend_adapt.errors import CheckpointError, not_installed, one_line
 from ascend_adapt.native.config.model_config import Model
 
 CONFIG = "config.json"
@@ -276,9 +276,7 @@ def _open_safetensors(path: Path) -> tuple[Any, list[str]]:
     try:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
-        raise CheckpointError(
-            "safetensors: not installed, expected for *.safetensors files — install ascend_adapt[hf]"
-        ) from error
+        raise CheckpointError(not_installed("safetensors", "*.safetensors files", "hf")) from error
     try:
         content: Any = safe_open(path, framework="pt")
         return content, list(content.keys())

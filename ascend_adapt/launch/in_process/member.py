@@ -64,7 +64,10 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
                 _report(run_dir, rank, agreement.END, facts)
             except LaunchError as error:
                 # A full disk must not fail the job.
-                print(f"ascend_adapt: {error}; `ascend-adapt status` shows this rank as it began", file=sys.stderr)
+                print(
+                    f"ascend_adapt: {error}; `ascend-adapt status` shows this rank's state at its start",
+                    file=sys.stderr,
+                )
 
     report_and_compare(agreement.START)
     enabling.at_first_apply(lambda: report_and_compare(agreement.FIRST_APPLY))

@@ -31,7 +31,7 @@ def lines(context: Context, plan: Plan, run_dir: RunDirectory) -> list[str]:
     logs = [run_dir.rank_log(command.rank) for command in plan.ranks if command.rank is not None]
     logs = [log for log in logs if log.is_file()]
     found = list(dict.fromkeys([*_predicted(problems, facts), *_shown(problems, facts, logs, run_dir)]))
-    searched = ", ".join(["the command line", *map(str, files), f"{len(logs)} rank logs"])
+    searched = ", ".join(["the command line", *map(str, files), f"{len(logs)} rank log{'s' * (len(logs) != 1)}"])
     return [*unread, *(found or [f"known problems on NPUs: none in {searched}"])]
 
 

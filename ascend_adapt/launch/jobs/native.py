@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt.errors import LaunchError
+from ascend_adapt.errors import LaunchError, not_installed
 from ascend_adapt.launch.one_host.termination import GRACE_S, SAVING_GRACE_S
 from ascend_adapt.launch.request import Request
 
@@ -74,7 +74,7 @@ class Configured:
         if missing and may_be_elsewhere:
             return [f"data: not checked, {' and '.join(missing)} not installed here"]
         if missing:
-            raise LaunchError(f"--native: {missing[0]} is not installed — pip install 'ascend_adapt[native]'")
+            raise LaunchError(not_installed(missing[0], "--native", "native"))
         from ascend_adapt.native.samples.preflight import check_data, missing_files
 
         absent = missing_files(self.config)

@@ -110,9 +110,9 @@ def _report(
     if device in hello["devices"] and hello["devices"][device] < len(host.slots):
         problems.append(f"{hello['devices'][device]} {device} devices, the hostfile has slots={len(host.slots)}")
     if ended.get("has_folder") is False:
-        problems.append(f"no folder {os.getcwd()} — create it there, or start jobs where all hosts have one")
+        problems.append(f"no folder {os.getcwd()} — create it there, or start jobs in a folder that all hosts have")
     if ahead_s is not None and abs(ahead_s) > _CLOCK_S:
-        notes.append(f"its clock is {ahead_s:+.1f} s from this one's — set it by NTP")
+        notes.append(f"its clock is {ahead_s:+.1f} s from this host's — synchronize it with NTP")
     notes += [f"a job runs there, {described(job)}" for job in hello["jobs"]]
     return HostReport(
         link.name,

@@ -151,7 +151,7 @@ class HostsLauncher:
             by_kind = ", ".join(f"{kind} on {' '.join(n for n, k in found.items() if k == kind)}" for kind in kinds)
             raise LaunchError(f"device: {by_kind}, expected one kind on all hosts — give --device")
         if first != self._device:
-            say(f"device {first}: found on the hosts; this one has {self._device}")
+            say(f"device {first}: found on the hosts of the job; this host has {self._device}")
             self._device = first
             self._plan = self._assignment.plan_for(first)
             self._parts = self._plan.by_host()
@@ -258,7 +258,7 @@ class HostsLauncher:
         failures = [failure for link in self._links if (failure := link.failure()) is not None]
         lost = [link for link in self._links if link.lost and link.ended is None]
         for link in lost:
-            self._fail(f"host {link.name}: lost, {link.lost} — check that host and the network to it")
+            self._fail(f"host {link.name}: lost, {link.lost} — check that host, and the network to it")
         if failures:
             first = min(failures, key=lambda one: one.time_ns)
             for line in first.report(self._assignment.run_dir):
@@ -360,13 +360,15 @@ def compare(links: Sequence[Connection], parts: Mapping[str, Plan], device: str)
         hello = link.hello or {}
         other = seen.setdefault(tuple(hello["machine"]), link.name)
         if other != link.name and device != "cpu":
-            raise LaunchError(f"hosts {other} and {link.name}: are the same host, expected it once — leave one out")
+            raise LaunchError(
+                f"hosts {other} and {link.name}: are the same machine, expected one line for each machine — remove one"
+            )
         found, needed = hello["devices"].get(device, 0), len(parts[link.address].ranks)
         if device in hello["devices"] and needed > found:
             raise LaunchError(f"host {link.name}: has {found} {device} devices, its slots need {needed} — lower them")
         ahead_s = (hello["time_ns"] - time.time_ns()) / 1e9
         if abs(ahead_s) > _BEGIN_S:
-            say(f"host {link.name}: its clock is {ahead_s:+.0f} s from this one's — times in its logs are too")
+            say(f"host {link.name}: its clock is {ahead_s:+.0f} s off, and so are the times in its logs")
         for job in hello["jobs"] if device != "cpu" else ():
             say(f"host {link.name}: another job runs there, {described(job)}")
 

@@ -64,7 +64,7 @@ def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -
         write_whole(RunDirectory(Path(folder)).failures / f"{rank}.{os.getpid()}.json", data)
     except OSError as problem:
         # A full disk must not hide the error itself, which is printed next.
-        print(f"ascend_adapt: {folder}: {problem.strerror}, so this failure has no record there", file=sys.stderr)
+        print(f"ascend_adapt: {folder}: {problem.strerror}, so this failure is not recorded there", file=sys.stderr)
 
 
 def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: TracebackType | None) -> None:

@@ -180,7 +180,7 @@ class Guardian:
             )
         except OSError as error:
             raise LaunchError(
-                f"{command.argv[0]}: {error.strerror}, expected a program that can be started — see its first line"
+                f"{command.argv[0]}: {error.strerror}, expected a program that starts — check its first line (#!)"
             ) from error
         process.returncode = 0  # the guardian reaps its children itself, in the order in which they end
         return int(process.pid)
@@ -220,7 +220,7 @@ class Guardian:
         ending = Termination(first, grace, needs=self._recipients.needs)
         done = ending.look()
         if is_success and ending.left:
-            say(f"ends what the job left running: {', '.join(str(one.pid) for one in ending.left)}")
+            say(f"stopping processes that the job left running: {', '.join(str(one.pid) for one in ending.left)}")
         while not done:
             self._wait(_ENDING_LOOK_S)
             for _ in processes.reap():
@@ -232,7 +232,7 @@ class Guardian:
             pass
         if ending.left:
             pids = ", ".join(str(one.pid) for one in ending.left)
-            say(f"pids {pids} outlive SIGKILL — the kernel holds them, see dmesg")
+            say(f"pids {pids} still run after SIGKILL — they are blocked in the kernel, see dmesg")
         return ending.left
 
     def _wait(self, timeout: float | None) -> None:

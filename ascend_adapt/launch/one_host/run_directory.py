@@ -142,8 +142,9 @@ class Job:
                 data,
             )
         except FileNotFoundError as error:
+            found = f"has no {run_dir.job.name}" if run_dir.path.is_dir() else "is not a folder"
             raise LaunchError(
-                f"{run_dir.path}: holds no {run_dir.job.name} — give the run directory that ascend-run printed"
+                f"{run_dir.path}: {found}, expected a run directory — give the one that ascend-run printed"
             ) from error
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise LaunchError(f"{run_dir.job}: is not a job file ({error}) — remove it") from error
@@ -164,7 +165,7 @@ class Job:
         except OSError as error:
             say(
                 f"{run_dir.job}: {error.strerror}; the job continues, `ascend-adapt status` and `ascend-adapt stop` "
-                "will not know of it — free space there"
+                "will not find it — free space there"
             )
 
 

@@ -91,8 +91,8 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
         if (_number(environ.get(name, "")) or 1) > 1:
             raise LaunchError(
                 f"{name}={environ[name]}: mpirun starts ascend-run {environ[name]} times, and each would start a whole "
-                "job — leave mpirun out and give a --hostfile, or identify this host by --nnodes, --node-rank "
-                f"and --master-addr; {_ON_PURPOSE}"
+                "job — leave mpirun out and give a --hostfile, or give --nnodes, --node-rank and "
+                f"--master-addr; {_ON_PURPOSE}"
             )
     if "LOCAL_RANK" in environ and "RANK" in environ and not _is_below_a_rank(environ):
         ranks = _number(environ.get("WORLD_SIZE", "")) or 1
@@ -110,7 +110,7 @@ def overlooked(environ: Mapping[str, str]) -> str:
     if ranks < 2 or "RANK" not in environ or "LOCAL_RANK" in environ:
         return ""
     return (
-        f"RANK={environ['RANK']} and WORLD_SIZE={ranks} are set and not used, this host runs a job of its own — if "
+        f"RANK={environ['RANK']} and WORLD_SIZE={ranks} are set and not used, this host runs its own job — if "
         f"it is one of {ranks} hosts, give --nnodes {ranks} --node-rank {environ['RANK']}"
     )
 
@@ -137,21 +137,21 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
     ips = request.node_ips
     nodes = request.nodes if request.nodes is not None else len(ips) or 1
     if ips and len(ips) != nodes:
-        raise LaunchError(f"--node-ips: names {len(ips)} hosts, --nnodes is {nodes} — correct one of them")
+        raise LaunchError(f"--node-ips: names {len(ips)} hosts, --nnodes says {nodes} — correct one of them")
     node = request.node
     if node is None and ips:
         here = own()
         found = [index for index, address in enumerate(ips) if address in here]
         if len(found) != 1:
             raise LaunchError(
-                f"--node-ips {','.join(ips)}: {len(found)} of them are this host, expected one — give --node-rank"
+                f"--node-ips {','.join(ips)}: {len(found)} of them are this host's, expected one — give --node-rank"
             )
         (node,) = found
     if node is None and nodes > 1:
-        raise LaunchError(f"--nnodes {nodes}: the rank of this host is not given — give --node-rank")
+        raise LaunchError(f"--nnodes {nodes}: the rank of this host is not given — add --node-rank")
     addr = request.master_addr or (ips[0] if ips else environ.get("MASTER_ADDR", ""))
     if not addr and nodes > 1:
-        raise LaunchError(f"--nnodes {nodes}: the address of host 0 is not given — give --master-addr")
+        raise LaunchError(f"--nnodes {nodes}: the address of host 0 is not given — add --master-addr")
     port = request.master_port or _number(environ.get("MASTER_PORT", "")) or DEFAULT_PORT
     return ClusterNode(nodes, node or 0, addr or "127.0.0.1", port, "the command line")
 

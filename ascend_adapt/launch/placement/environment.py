@@ -208,14 +208,18 @@ def warnings(device: str, environ: Mapping[str, str], nodes: int) -> list[str]:
         LaunchError: the job would fail with them.
     """
     if device == "npu" and all(environ.get(name) for name in ALLOCATOR_SETTINGS):
-        raise LaunchError(f"{' and '.join(ALLOCATOR_SETTINGS)}: both are set, torch_npu aborts on both — unset one")
+        raise LaunchError(
+            f"{' and '.join(ALLOCATOR_SETTINGS)}: both are set, but torch_npu accepts only one — unset one"
+        )
     found = []
     wait, minutes = environ.get("HCCL_EXEC_TIMEOUT", ""), environ.get("DEEPSPEED_TIMEOUT", "30")
     if device == "npu" and wait.isdecimal() and minutes.isdecimal() and int(wait) != 60 * int(minutes):
         found.append(
-            f"HCCL_EXEC_TIMEOUT={wait} s, but the process group waits {60 * int(minutes)} s unless the script says "
-            "otherwise: the shorter one ends the job — make them equal"
+            f"HCCL_EXEC_TIMEOUT={wait} s, but the process group waits {60 * int(minutes)} s unless the script "
+            "sets another timeout: the shorter one ends the job — make them equal"
         )
     if nodes > 1 and environ.get("HCCL_IF_IP"):
-        found.append(f"HCCL_IF_IP={environ['HCCL_IF_IP']} goes to {nodes} hosts, each has its own — unset it")
+        found.append(
+            f"HCCL_IF_IP={environ['HCCL_IF_IP']} would be set on {nodes} hosts, but each has its own address — unset it"
+        )
     return found

@@ -66,7 +66,7 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
             warned = True
         host = Host(found["address"], tuple(range(int(found["slots"]))))
         if host.name in hosts:
-            raise LaunchError(f"{where}, but {host.name} has a line already — leave one of them")
+            raise LaunchError(f"{where}, but {host.name} already has a line — remove one of them")
         hosts[host.name] = host
     if not hosts:
         raise LaunchError(f"hostfile {name}: names no host, {_EXPECTED} — add one, or leave --hostfile out")
@@ -106,11 +106,13 @@ def _read_filter(option: str, text: str, hosts: Sequence[Host]) -> dict[str, set
         address, colon, numbers = part.rpartition(":") if ":" in part else (part, "", "")
         host = known.get(address)
         if host is None:
-            raise LaunchError(f"{option} {text}: {address!r} is none of the hosts — {_some(known)}")
+            raise LaunchError(f"{option} {text}: {address!r} is not one of the hosts — {_some(known)}")
         slots = _numbers(numbers, f"{option} {text}") if colon else set(host.slots)
         beyond = sorted(slots - set(host.slots))
         if beyond:
-            raise LaunchError(f"{option} {text}: {address} has no slot {beyond[0]}, it has {len(host.slots)} from 0 on")
+            raise LaunchError(
+                f"{option} {text}: {address} has no slot {beyond[0]}, expected 0 to {len(host.slots) - 1}"
+            )
         chosen.setdefault(host.name, set()).update(slots)
     return chosen
 
@@ -129,7 +131,9 @@ def _parts(text: str, known: Iterable[str]) -> list[str]:
 def _numbers(text: str, where: str) -> set[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() for word in words):
-        raise LaunchError(f"{where}: {text!r} are no slots, expected numbers as in host:0,2@host2 — correct it")
+        raise LaunchError(
+            f"{where}: {text!r} is not a list of slots, expected numbers as in host:0,2@host2 — correct it"
+        )
     return {int(word) for word in words}
 
 

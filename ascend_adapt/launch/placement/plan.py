@@ -93,7 +93,8 @@ def local_host(request: Request, device: str, devices_found: int, share: Cluster
     """
     if device != "cpu" and not devices_found and request.nproc is None:
         raise LaunchError(
-            f"--device {device}: found none here — see `ascend-adapt doctor --device {device}`, or choose --device cpu"
+            f"--device {device}: no device found on this host — see `ascend-adapt doctor --device {device}`, or choose "
+            "--device npu-emulated or cpu"
         )
     nproc = request.nproc or (share.nproc if share is not None else None) or max(devices_found, 1)
     if device != "cpu" and nproc > devices_found:
@@ -137,7 +138,7 @@ def of_ranks(
     several = len(hosts) > 1
     if several and any(host.name in (LOCALHOST, "127.0.0.1", "::1") for host in hosts):
         raise LaunchError(
-            f"{LOCALHOST} together with {len(hosts) - 1} other hosts: they cannot reach it by that name — use its own"
+            f"{LOCALHOST} together with {len(hosts) - 1} other hosts: they cannot use that name — use this host's own"
         )
     nproc = len(hosts[0].slots)
     if share is not None:

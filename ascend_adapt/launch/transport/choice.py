@@ -28,7 +28,7 @@ def check_name(launcher: str) -> None:
         return
     known = (*_WITHOUT_A_NAME, *extensions.names(GROUP, DEFAULT))
     if launcher not in known:
-        raise SettingsError(f"--launcher {launcher}: no transport has this name — choose from {', '.join(known)}")
+        raise SettingsError(f"--launcher {launcher}: is not a transport — choose from {', '.join(known)}")
 
 
 def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: bool = True) -> Transport:
@@ -43,8 +43,8 @@ def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: b
     check_name(launcher)
     others = [one for one in addresses if not (network.is_here(one) if look_up else network.is_own_name(one))]
     if others and launcher == "local":
-        raise LaunchError(f"--launcher local: {len(others)} hosts of the hostfile are not this one — use ssh or pdsh")
-    name = DEFAULT if launcher in _WITHOUT_A_NAME else launcher
+        raise LaunchError(f"--launcher local: {len(others)} hosts of the hostfile are not this host — use ssh or pdsh")
+    name = DEFAULT if launcher in ("auto", "local") else launcher
     transport: type[Transport] = extensions.load(GROUP, name, built_in=DEFAULT)
     if others and (why := transport.why_unusable(others)):
         raise LaunchError(f"--launcher {name}: {why}")

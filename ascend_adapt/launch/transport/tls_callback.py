@@ -47,7 +47,7 @@ def server_context() -> tuple[ssl.SSLContext, str]:
         )
         if made.returncode:
             said = made.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise LaunchError(f"openssl: makes no certificate ({said}) — use --launcher ssh")
+            raise LaunchError(f"openssl: cannot create a certificate ({said}) — use --launcher ssh")
         context.load_cert_chain(certificate, key)
         binary = ssl.PEM_cert_to_DER_cert(certificate.read_text())
     return context, hashlib.sha256(binary).hexdigest()

@@ -80,7 +80,7 @@ class CheckpointFolder:
         aside, target = self.aside(iteration), self.of(iteration)
         missing = sorted(name for name in sums if not (aside / name).exists())
         if missing:
-            raise ValueError(f"{missing[0]} is missing in {aside}: the rank that wrote it sees another folder")
+            raise ValueError(f"{missing[0]} is missing in {aside}: the rank that wrote it sees a different folder")
         write_durably(aside / PROGRESS, progress)
         every = {**sums, PROGRESS: checksum(aside / PROGRESS)}
         write_durably(aside / SUMS, "".join(f"{every[name]}  {name}\n" for name in sorted(every)))

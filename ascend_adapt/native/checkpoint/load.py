@@ -61,7 +61,7 @@ def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tupl
         refusal = group.on_first(lambda: _why_not_random(config, outputs))
         if refusal is not None:
             raise TrainingError(refusal)
-        return TrainState(), [f"{FRESH} {folder.path} holds no checkpoint yet, and the run will be saved there"]
+        return TrainState(), [f"{FRESH} {folder.path} has no checkpoint yet, and the run will be saved there"]
     source, passed_over = _first_valid(candidates, group)
     progress, messages = _load_from(trainer, source, token_files or {}, group)
     return progress, [*warnings, *doubts, *passed_over, *messages]
@@ -105,7 +105,7 @@ def _why_not_random(config: Checkpoint, outputs: Collection[str | None]) -> str 
     if found is None and is_saved_there and not config.finetune:
         return None
     if found is None:
-        found = "holds no checkpoint" if path.exists() else "does not exist"
+        found = "has no checkpoint" if path.exists() else "does not exist"
         step = "correct --load" if config.finetune else "correct --load, or remove it to start from random weights"
     elif is_saved_there:
         step = "name another folder with --save and --load"

@@ -89,7 +89,7 @@ class SaveLock:
             os.write(stream.fileno(), holder.encode())
             os.fsync(stream.fileno())
         except OSError as error:
-            return f"cannot be saved into ({error.strerror}), expected a writable folder — free space", []
+            return f"cannot be saved into ({error.strerror}), expected a folder to write to — free space", []
         return None, warnings
 
 

@@ -417,13 +417,15 @@ class TrainConfig:
     def _check_profile(self) -> None:
         if self.profile.first > self.iterations:
             raise ConfigError(
-                f"profile: iteration {self.profile.first}, expected at most {self.iterations}, the run's last — name "
+                f"profile: iteration {self.profile.first}, expected at most {self.iterations}, the run's last — give "
                 "earlier ones"
             )
         ranks = self.parallel.world_size
         for rank in self.profile.ranks if self.profile.is_on else ():
             if rank >= ranks:
-                raise ConfigError(f"profile: rank {rank}, expected below {ranks}, the ranks there are — name others")
+                raise ConfigError(
+                    f"profile: rank {rank}, expected below {ranks}, the number of ranks — name other ranks"
+                )
 
     def _check_batch(self) -> None:
         batch, parallel = self.batch, self.parallel

@@ -76,7 +76,7 @@ class BlankBatches(torch.utils.data.Dataset[MicroBatch]):
         numbers = split[place or 0]
         if numbers is None or not documents.sizes[numbers].sum():
             raise DataError(
-                f"{', '.join(paths)}: none of {len(documents.sizes)} documents falls to {part} by split {data.split}, "
+                f"{', '.join(paths)}: none of {len(documents.sizes)} documents is in {part} with split {data.split}, "
                 "expected some — change the split, or add text"
             )
         is_used = None if blanks.language_model is None else EnglishOnly(blanks.language_model, tokenizer)

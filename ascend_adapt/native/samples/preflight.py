@@ -63,7 +63,7 @@ def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedData
     if not len(cut):
         step = "change it" if part == "train" else "change it, or do not evaluate (eval-iters 0)"
         raise DataError(
-            f"{prefix}: none of its {len(tokens.sizes)} sequences falls to {part} by split {config.data.split}, "
+            f"{prefix}: none of its {len(tokens.sizes)} sequences is in {part} with split {config.data.split}, "
             f"expected at least one — {step}"
         )
     found = int(tokens.sizes[cut.start : cut.stop].sum(dtype=np.int64))

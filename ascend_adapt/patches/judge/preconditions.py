@@ -22,7 +22,7 @@ def rewrite_definition(patch: Patch, found: syntax.Found) -> None:
     if isinstance(old, ast.expr) is not isinstance(new, ast.expr):
         raise PatchSpecError(f"{patch}: old= and new= must both be expressions or both be statements")
     if not syntax.occurrences(found.node, old) and len(syntax.occurrences(found.node, new)) == 1:
-        raise NotNeeded(f"{patch.new!r} is already there")
+        raise NotNeeded(f"{patch.new!r} is already present")
     try:
         syntax.substitute(found, old, new)
     except PatchDrift as drift:

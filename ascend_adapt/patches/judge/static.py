@@ -197,7 +197,7 @@ def originals(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
         return definitions(patch, tree)
     found = find(patch.original.module, patch.original.source_path, tree)
     if not found:
-        raise PatchDrift(f"{patch.place}: {patch.original} is not there, expected upstream's own")
+        raise PatchDrift(f"{patch.place}: {patch.original} is missing, expected upstream's own")
     return found
 
 

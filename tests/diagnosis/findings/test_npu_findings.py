@@ -222,6 +222,6 @@ def test_doctor_of_a_host_without_npus_says_what_is_missing(capsys, monkeypatch)
     monkeypatch.setenv("ASCEND_ADAPT_DEVICE", "npu")
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
-    assert out.startswith("device: npu (as asked)")
+    assert out.startswith("device: npu (as requested)")
     for what in ("no NPU driver: ", "/dev/davinci<N>, ", "CANN not found: ", "torch_npu is not installed"):
         assert f"must be fixed: {what}" in out

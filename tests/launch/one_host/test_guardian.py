@@ -127,7 +127,7 @@ def test_what_a_finished_job_left_running_is_ended(ascend_run, tmp_path):
     job = ascend_run("bash", "-c", "setsid sleep 1000 & echo $!")
     assert job.returncode == 0
     assert not os.path.exists(f"/proc/{job.stdout.strip()}")
-    assert f"ascend-run: ends what the job left running: {job.stdout.strip()}\n" in job.stderr
+    assert f"ascend-run: stopping processes that the job left running: {job.stdout.strip()}\n" in job.stderr
 
 
 def test_no_process_of_others_is_touched(lasting):
@@ -332,7 +332,7 @@ def test_a_program_that_cannot_be_started_is_reported_in_one_line(ascend_run, tm
     (tmp_path / "broken").chmod(0o755)
     job = ascend_run("./broken")
     assert job.returncode == 1
-    assert "ascend-run: ./broken: Exec format error, expected a program that can be started" in job.stderr
+    assert "ascend-run: ./broken: Exec format error, expected a program that starts" in job.stderr
     assert "Traceback" not in job.stderr
 
 

@@ -64,7 +64,7 @@ def test_a_job_whose_launcher_was_killed_and_whose_pid_somebody_else_has(backgro
 @pytest.mark.parametrize(
     ("text", "reported"),
     [
-        (None, "holds no job.json — give the run directory that ascend-run printed"),
+        (None, "has no job.json, expected a run directory — give the one that ascend-run printed"),
         ("{", "is not a job file"),
         ("{}", "is not a job file"),
         ('{"host": "elsewhere", "boot": "", "launcher": {"pid": 1, "start": 1}, "guardian": {"pid": 1, "start": 1}}',
@@ -84,4 +84,4 @@ def test_a_job_of_an_earlier_start_of_the_machine(tmp_path):
     identity = {"pid": os.getpid(), "start": Identity.of(os.getpid()).start}
     job = {"host": os.uname().nodename, "boot": "earlier", "launcher": identity, "guardian": identity}
     (tmp_path / "job.json").write_text(json.dumps(job))
-    assert "ended when this host was rebooted" in stop(str(tmp_path), tmp_path).stdout
+    assert "had ended before this host was restarted" in stop(str(tmp_path), tmp_path).stdout

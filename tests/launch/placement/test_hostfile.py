@@ -42,7 +42,7 @@ def test_host_1_a_malformed_line_is_named(line):
 
 @pytest.mark.parametrize("again", ["w-1 slots=2", "u@w-1 slots=1"])
 def test_a_duplicate_is_named(again):
-    with pytest.raises(LaunchError, match=r"line 2 is .* but w-1 has a line already"):
+    with pytest.raises(LaunchError, match=r"line 2 is .* but w-1 already has a line"):
         slots(f"w-1 slots=1\n{again}\n")
 
 
@@ -81,9 +81,9 @@ def test_filters(filters, wanted):
 @pytest.mark.parametrize(
     ("filters", "says"),
     [
-        ({"include": "w-9"}, "'w-9' is none of the hosts — choose from"),
-        ({"include": "w-3:1"}, "w-3 has no slot 1, it has 1 from 0 on"),
-        ({"include": "w-1:a"}, "'a' are no slots"),
+        ({"include": "w-9"}, "'w-9' is not one of the hosts — choose from"),
+        ({"include": "w-3:1"}, "w-3 has no slot 1, expected 0 to 0"),
+        ({"include": "w-1:a"}, "'a' is not a list of slots"),
         ({"exclude": "w-1@w-2@w-3"}, "leaves no slot of 3 hosts"),
         ({"include": "w-1", "exclude": "w-2"}, "both are given"),
     ],

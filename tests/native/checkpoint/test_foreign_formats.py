@@ -120,12 +120,12 @@ def test_only_a_folder_to_save_into_may_be_empty(trainer, tmp_path):
     with pytest.raises(TrainingError, match=f"{folder}: does not exist, expected a .* — correct --load, or remove it"):
         loaded(trainer, load=folder, save=str(tmp_path / "other"))
     write(tmp_path / "new", LOGS)
-    with pytest.raises(TrainingError, match="holds no checkpoint, expected a .* — correct --load, or remove"):
+    with pytest.raises(TrainingError, match="has no checkpoint, expected a .* — correct --load, or remove"):
         loaded(trainer, load=folder)
-    with pytest.raises(TrainingError, match="holds no checkpoint, expected .* — correct --load$"):
+    with pytest.raises(TrainingError, match="has no checkpoint, expected .* — correct --load$"):
         loaded(trainer, load=folder, save=folder, finetune=True)
     assert loaded(trainer, load=folder, save=folder) == [
-        f"starting from random weights: {folder} holds no checkpoint yet, and the run will be saved there"
+        f"starting from random weights: {folder} has no checkpoint yet, and the run will be saved there"
     ]
 
 

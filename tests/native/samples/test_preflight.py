@@ -50,14 +50,14 @@ def test_too_few_tokens_are_reported_with_numbers(tokens, lengths, split, messag
 
 def test_only_megatron_core_refuses_a_part_that_the_split_leaves_empty(tokens):
     data = {"order": "mcore"}
-    with pytest.raises(DataError, match="none of its 2 sequences falls to valid by split 98,1,1"):
+    with pytest.raises(DataError, match="none of its 2 sequences is in valid with split 98,1,1"):
         check_data(run(tokens(40, 40), split="98,1,1", data=data))
     for order in ("neox", "megatron-v2", "bigscience"):
         found = run(tokens(40, 40), split="98,1,1", data={"order": order})
         check_data(found)
         assert [part for part in ("valid", "test") if is_evaluated(found, part)] == []
     # Upstream's blend asserts as many datasets as weights.
-    with pytest.raises(DataError, match="text: none of its 2 sequences falls to"):
+    with pytest.raises(DataError, match="text: none of its 2 sequences is in"):
         check_data(run("1", tokens(40, 40), "1", tokens(*[40] * 10, name="more")))
 
 

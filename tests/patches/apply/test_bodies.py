@@ -200,7 +200,7 @@ def test_an_entry_of_other_code_is_left_alone(site: Site, enable, change: str, e
     ("source", "expected"),
     [
         (TABLE.replace("return x\n", "return x + 0\n", 1), "upstream:fast: its body is "),
-        (TABLE.replace("def fast", "def slow").replace('": fast', '": slow'), "upstream:fast is not there"),
+        (TABLE.replace("def fast", "def slow").replace('": fast', '": slow'), "upstream:fast is missing"),
     ],
 )
 def test_an_entry_of_another_body_is_drift(site: Site, enable, source: str, expected: str) -> None:
