@@ -82,8 +82,8 @@ def test_who_says_so(argv, environ, wanted):
 @pytest.mark.parametrize(
     ("argv", "environ", "says"),
     [
-        (["--nnodes", "2"], {}, "give --node-rank"),
-        (["--nnodes", "2", "--node-rank", "0"], {}, "give --master-addr"),
+        (["--nnodes", "2"], {}, "add --node-rank"),
+        (["--nnodes", "2", "--node-rank", "0"], {}, "add --master-addr"),
         (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"], {}, "host 2 of 2"),
         (["--node-ips", "10.0.0.1,10.0.0.2"], {}, "0 of them are this host's"),
         (["--nnodes", "3", "--node-ips", "10.0.0.1,10.0.0.2"], {}, "names 2 hosts, --nnodes says 3"),
