@@ -12,7 +12,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run screenshots examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu stress
+.PHONY: demo test test-fast vendor-tests check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run screenshots examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu stress
 
 # pip's lines that show progress: what is downloaded, and how big it is.
 SHELL := /bin/bash
@@ -159,6 +159,14 @@ bench-gpu: install
 bench-startup: install
 	$(BIN)/python bench/startup.py
 
+# The tests of torch_npu and op-plugin at a stated tag, on the emulated NPU; CHECKOUTS is a folder outside this one, which
+# gets their repositories and the results. VENDOR_TESTS='--files 100' runs a sample, '--only PATTERN' some files.
+CHECKOUTS ?= $(HOME)/.cache/ascend_adapt/vendor-tests
+VENDOR_TESTS ?=
+vendor-tests: install
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .vendor-tests expecttest parameterized scipy ml-dtypes beartype
+	$(BIN)/python tests/emulation/vendor/run.py $(CHECKOUTS) $(VENDOR_TESTS)
+
 # torch_npu's schemas, read again from the wheels of four releases (about 140 MB).
 npu-operators: install
 	$(BIN)/python tests/upstream/torch_npu_schemas.py
@@ -217,4 +225,4 @@ upstream-removals: install
 	$(REMOVALS) glm $(OF_CODE_BASES) --plugin glm --seen runs/removals.jsonl --write docs/upstreams/glm.md
 
 clean:
-	rm -rf $(VENV) .nox .triton .megatron-core build dist *.egg-info data runs
+	rm -rf $(VENV) .nox .triton .megatron-core .vendor-tests build dist *.egg-info data runs

@@ -46,6 +46,29 @@ def deepspeed(session: nox.Session, release: str) -> None:
     session.run(*command, env={"DEEPSPEED_RELEASE": release}, external=True)
 
 
+# Of these torch releases PyPI has only CUDA builds for x86_64 (670 to 890 MB). The CPU builds (about 200 MB) are on
+# pytorch.org, which was out of reach where this was written.
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
+EMULATED = {
+    "2.1.0": "not run as a job: no CPU build within reach; by hand before, see docs/rehearsal.md",
+    "2.6.0": "not run: no CPU build within reach",
+    "2.7.1": "not run as a job: no CPU build within reach; by hand before, see docs/rehearsal.md",
+    "2.8.0": "not run: no CPU build within reach",
+    "2.13.0": "run by make test, in .venv",
+}
+
+
+@nox.session
+@nox.parametrize("torch", list(EMULATED), ids=list(EMULATED))
+def emulated(session: nox.Session, torch: str) -> None:
+    """One torch with its torch_npu on the emulated NPU: every operator, and two ranks over hccl."""
+    numpy = ("numpy<2",) if torch < "2.3" else ("numpy",)
+    session.install("--quiet", "--index-url", CPU_BUILDS, f"torch=={torch}")
+    session.install("--quiet", *numpy, "pyyaml", "pytest", "pytest-timeout", "--editable", ".")
+    tests = ("tests/emulation/operators", "tests/emulation/test_on_device.py", "tests/emulation/test_jobs.py")
+    session.run("python", "-m", "pytest", "-q", *tests)
+
+
 # Without torch: its wheels for each Python are large. What needs it is tested on .venv's Python.
 WITHOUT_TORCH = (
     "tests/patches",

@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ascend_adapt import completion as completions
+from ascend_adapt import interruption, standard_streams
 from ascend_adapt.completion import SHELLS
 from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ascend-adapt` and return its exit code: 0 success, 1 failure, 2 wrong usage."""
+    standard_streams.prepare()
     try:
         try:
-            return _run(sys.argv[1:] if argv is None else list(argv))
+            with interruption.as_exception():
+                return _run(sys.argv[1:] if argv is None else list(argv))
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader, such as head, has closed the pipe.
         _drop_output()
@@ -54,9 +56,9 @@ def _run(arguments: list[str]) -> int:
             raise
         print(f"ascend-adapt {known.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingsError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         print(f"ascend-adapt {known.command}: interrupted — nothing was changed, run it again", file=sys.stderr)
-        return 130
+        return interruption.exit_code(stopped)
 
 
 _COMMANDS = {

@@ -26,8 +26,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from file_readers import READERS, SKIPPED
 
+from ascend_adapt.checkpoint.detection import open_checkpoint
 from ascend_adapt.checkpoint.distributed import METADATA
 from ascend_adapt.errors import AdaptError, CheckpointError, TrainingError
+from ascend_adapt.native.checkpoint.folder import recorded_sums
 from ascend_adapt.native.checkpoint.reader import CheckpointReader
 
 
@@ -118,6 +120,16 @@ def test_a_shard_runs_nothing(checkpoint, marker):
     resaved(checkpoint, declare)
     with pytest.raises(dcp.CheckpointException, match="Weights only load failed"):
         loaded(checkpoint)
+
+
+def test_a_pipe_in_a_checkpoint_is_not_waited_for(checkpoint, tmp_path):
+    (checkpoint / "progress.json").write_text("{}")
+    (checkpoint / "SHA256SUMS").write_text("")
+    os.mkfifo(checkpoint / "more")
+    with pytest.raises(CheckpointError, match="more: is not a regular file"):
+        open_checkpoint(checkpoint)
+    with pytest.raises(ValueError, match="more is not a regular file"):
+        recorded_sums(checkpoint)
 
 
 def test_metadata_names_no_file_elsewhere(checkpoint):

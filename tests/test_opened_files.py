@@ -33,7 +33,7 @@ ROWS = {
         launch/in_process/member diagnosis/status_report emulation/rehearsal kernels/run_record diagnosis/evidence
         data/unfinished native/finetuning/run report/run ../plugins/deepspeed_runtime/configuration""",
     "hostfile": "launch/placement/hostfile launch/placement/environment",
-    "collected hosts": "diagnosis/host_reports problems/reading",
+    "collected hosts": "diagnosis/host_reports problems/reading launch/fit/file_copy",
     "logs": "problems/log_text diagnosis/collect diagnosis/findings/npu native/metrics/run_log report/logs",
     "wheels, source archives": "emulation/wheel testing/releases",
     "recordings and msprobe dumps": "alignment/kept_inputs alignment/msprobe alignment/recording",
@@ -47,10 +47,10 @@ ROWS = {
 # What is not from elsewhere.
 OWN = {
     "the system: /proc, devices, locks": """build_locks data/memory diagnosis/findings/machine launch/one_host/coverage
-        launch/one_host/processes launch/cores""",
+        launch/one_host/processes launch/cores standard_streams""",
     "shipped with the package, or in a plugin, which is code": "problems/error_codes problems/problem recipes/options",
     "written by another process of the same run": """audit/running evaluation/commands launch/many_hosts/agent
-        launch/many_hosts/launcher launch/one_host/recipients launch/transport/tls_callback
+        launch/fit/trials launch/many_hosts/launcher launch/one_host/recipients launch/transport/tls_callback
         native/checkpoint/save_lock""",
     "the emulation's own cache, mode 0700": "emulation/build emulation/cache emulation/environment",
     "samples, already open": "native/loop",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import interruption
 from ascend_adapt.errors import AdaptError
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
@@ -77,16 +77,16 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> Seen:
         path = os.pathsep.join(filter(None, (str(BOOTSTRAP), environ.get("PYTHONPATH"))))
         variables = {**environ, "PYTHONPATH": path, "ASCEND_ADAPT_AUDIT": folder}
         try:
-            done = subprocess.run(list(command), env=variables, stdout=2)
+            code = interruption.run(command, env=variables, stdout=2)
         except OSError as error:
             raise AdaptError(f"{command[0]}: {error.strerror}, expected a command — give one after --") from error
         written = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(Path(folder).glob("*.json"))]
     if not written:
         raise AdaptError(
-            f"{' '.join(command)}: no Python process of it ended normally (exit code {done.returncode}), expected one "
+            f"{' '.join(command)}: no Python process of it ended normally (exit code {code}), expected one "
             "that imports the patcher and ends — run python -c 'import PATCHER'"
         )
     changes = dict.fromkeys(Change(**one) for each in written for one in each["changes"])
     stale = dict.fromkeys((one["alias"], one["of"]) for each in written for one in each["stale"])
     fake = dict.fromkeys(name for each in written for name in each["fake"])
-    return Seen(tuple(command), done.returncode, len(written), tuple(changes), tuple(stale), tuple(fake))
+    return Seen(tuple(command), code, len(written), tuple(changes), tuple(stale), tuple(fake))

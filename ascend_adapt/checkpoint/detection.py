@@ -48,6 +48,8 @@ def open_checkpoint(path: Path, given: Given | None = None, expected: str | None
         CheckpointError: there is no checkpoint, it cannot be read, or its dialect is another one.
     """
     given = given or Given()
+    if (special := _special_file(path)) is not None:
+        raise CheckpointError(f"{special}: is not a regular file, expected the file of a checkpoint — remove it")
     found = dialect_of(path)
     if found is None:
         raise CheckpointError(_why_none(path))
@@ -62,6 +64,11 @@ def open_checkpoint(path: Path, given: Given | None = None, expected: str | None
             "omit --from"
         )
     return source
+
+
+def _special_file(path: Path) -> Path | None:
+    """Return a pipe, socket or device in a checkpoint: reading it could wait for ever."""
+    return next((one for one in path.rglob("*") if one.exists() and not (one.is_file() or one.is_dir())), None)
 
 
 def _why_none(path: Path) -> str:

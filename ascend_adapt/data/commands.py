@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ascend_adapt import terminal
+from ascend_adapt import interruption, terminal
 from ascend_adapt.errors import DataError, SettingsError, not_installed
 
 if TYPE_CHECKING:
@@ -147,17 +146,15 @@ def _run_preprocess(known: argparse.Namespace) -> int:
     )
     # --workers counts the cores: the tokenizer's own threads would come on top.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # orjson 3.13 crashes the interpreter if Ctrl-C interrupts its import: signals are ignored for these milliseconds.
-    _on_signals(lambda number, frame: None)
-    fast_loads()
-    _on_signals(_stop_once)
+    # orjson 3.13 crashes the interpreter if Ctrl-C interrupts its import.
+    with interruption.ignored():
+        fast_loads()
     try:
         with progress_display(sys.stderr) as report:
             counts = preprocess(request, report)
     except KeyboardInterrupt as stopped:
         print(f"ascend-adapt preprocess: interrupted — {_after_interruption(request)}", file=sys.stderr)
-        _on_signals(signal.SIG_IGN)  # Python restores its own handlers as it exits
-        return 128 + (signal.SIGTERM if isinstance(stopped, _Terminated) else signal.SIGINT)
+        return interruption.exit_code(stopped)
     for problem in counts.first_bad:
         print(f"ascend-adapt preprocess: {problem}", file=sys.stderr)
     _print_counts(counts, [str(request.prefix(key)) for key in request.keys], request.keys)
@@ -171,23 +168,6 @@ def _after_interruption(request: PreprocessRequest) -> str:
     if journal_path(request.prefix(request.keys[0])).exists() and STDIN not in request.inputs:
         return "the same command resumes from the last saved position"
     return "the same command starts from the beginning"
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a run as Ctrl-C does."""
-
-
-def _on_signals(handler: Any) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and `&` ignore it
-            signal.signal(number, handler)
-
-
-def _stop_once(number: int, frame: object) -> None:
-    # Shutdown must not be interrupted again: an interrupted join takes its thread for ended, and Python never exits.
-    # Not SIG_IGN yet: Python reports an error for a pending signal without a handler.
-    _on_signals(lambda number, frame: None)
-    raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _print_counts(counts: Counts, prefixes: list[str], keys: tuple[str, ...]) -> None:

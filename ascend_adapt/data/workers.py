@@ -132,7 +132,9 @@ class Workers:
         elif count > 1:
             self._run = _in_worker
             context = multiprocessing.get_context("spawn")
-            self._stopping = context.Event()
+            # This starts multiprocessing's resource tracker, which handles Ctrl-C but not the end of a terminal.
+            with _interrupts_held():
+                self._stopping = context.Event()
             self._executor = ProcessPoolExecutor(
                 count, context, _start_worker, (_as_chosen(request, tokenizer), recipe, self._stopping)
             )
@@ -151,7 +153,7 @@ class Workers:
         waiting: deque[tuple[Future[Tokens], int]] = deque()
         try:
             for block in blocks:
-                # Worker processes inherit the blocked SIGINT: Ctrl-C is for the writing process, and they end with it.
+                # Worker processes inherit the blocked signals, which are for the writing process; they end with it.
                 # Ignoring it inside the worker is too late: it may arrive while the worker still imports.
                 with _interrupts_held():
                     waiting.append((self._executor.submit(self._run, block), len(block.data)))
@@ -178,7 +180,7 @@ class Workers:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.emulation import device_only, full_size, random, report, saturation
+from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation
 from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape, empty_on_cpu, fill_stand_in
 from ascend_adapt.emulation.operators import products
@@ -60,7 +60,7 @@ _MAY_MIX_DEVICES = frozenset(
 )
 # torch_npu's autograd kernel for these launches directly instead of redispatching to the device kernel; none has a
 # gradient.
-_WITHOUT_REDISPATCH = ("aten::one_hot",)
+_WITHOUT_REDISPATCH = ("aten::max.out", "aten::min.out", "aten::one_hot")
 # They query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -80,6 +80,7 @@ def install() -> list[str]:
         without_kernel -= _registered(f"Composite{composite}")  # made of other operators, whatever the device
     installed = []
     copies: dict[str, Callable[..., Any]] = {
+        "aten::_pack_padded_sequence": _pack_padded_sequence,
         "aten::copy_": _copy_,
         "aten::_copy_from_and_resize": _copy_from_and_resize,
         "aten::clone": _clone,
@@ -96,10 +97,10 @@ def install() -> list[str]:
             installed.append(full_name)
         else:
             run = _refusal(full_name)
-        override(library, full_name.removeprefix("aten::"), run, "PrivateUse1")
+        override(library, full_name.removeprefix("aten::"), graphs.recorded(run), "PrivateUse1")
     for full_name in _WITHOUT_REDISPATCH:
         run = kernel(find(full_name, "aten"), device_only.KERNELS.get(full_name))
-        override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
+        override(library, full_name.removeprefix("aten::"), graphs.recorded(run), "AutogradPrivateUse1")
     return installed
 
 
@@ -136,11 +137,14 @@ def kernel(
     name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
     waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
     draws = torch.Tag.nondeterministic_seeded in operator.tags
+    needs_generator = on_cpu is None and any(
+        one.name == "generator" and not one.has_default_value() for one in operator._schema.arguments
+    )
     outs = [one.name for one in operator._schema.arguments if one.kwarg_only and _is_written(one)]
     places = [place for place, one in enumerate(operator._schema.arguments) if not one.kwarg_only and _is_written(one)]
     computes = saturation.computes(_base_name(operator))
 
-    run_on_host = on_cpu or operator
+    run_on_host = device_only.at_any_precision(on_cpu or operator, operator._schema)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         count(name)
@@ -170,7 +174,10 @@ def kernel(
             call.see(value)
         device = call.device()
         _check_dtypes(name, host_args)
-        with random.drawn_from(host_kwargs.pop("generator", None), device) if draws else nullcontext():
+        generator = host_kwargs.pop("generator", None)
+        if needs_generator:
+            host_kwargs["generator"] = None
+        with random.drawn_from(generator, device) if draws else nullcontext():
             if only_shapes:
                 written = [host_args[place] for place in places if place < len(host_args)]
                 result = shapes.of(operator, run_on_host, host_args, {**host_kwargs, **host_outs}, written)
@@ -178,7 +185,7 @@ def kernel(
                 result = run_on_host(*host_args, **host_kwargs, **host_outs)
         if full_size.is_on():
             operations = flops.of(name, args, result)
-            report.tally.flops += operations
+            report.operations(operations)
             if key is not None:
                 remembered.remember(key, [*args, *kwargs.values()], result, operations, call.original_of)
         if computes and not only_shapes:
@@ -304,9 +311,23 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
         _check_dtypes("aten::copy_", (self, source))
     if full_size.is_on() and not values.all_hold((self, source)):
         shapes.check_copy(self, source)
+        if values.hold(self):
+            as_cpu(self).fill_(values.stand_in("aten::copy_", self.dtype))
         return self
     as_cpu(self).copy_(as_cpu(source))
     return self
+
+
+def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
+    """Return the data with its padding, [T * B, ...], and the batch sizes on the host, where the lengths are too.
+
+    Source: op-plugin@517f2e7 opapi/PackPaddedSequenceKernelNpuOpApi.cpp; _pad_packed_sequence takes it like that.
+    """
+    if lengths.device.type != "cpu":
+        raise RuntimeError(f"'lengths' argument should be a CPU tensor, but got {lengths.device} tensor")
+    by_time = input.transpose(0, 1) if batch_first else input
+    sizes = torch.ops.aten._pack_padded_sequence(torch.empty(by_time.shape[:2], device="cpu"), lengths, False)[1]
+    return by_time[: len(sizes)].contiguous().flatten(0, 1), sizes
 
 
 def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:

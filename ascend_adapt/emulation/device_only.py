@@ -5,12 +5,14 @@ Loaded in ranks only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ascend_adapt.emulation import saturation
+from ascend_adapt.emulation.operators import sync_batch_norm
 
 Kernel = Callable[..., Any]
 
@@ -64,6 +66,57 @@ def in_dtype(operator: Kernel) -> Kernel:
     return product
 
 
+_NARROW = {"Half": torch.float16, "BFloat16": torch.bfloat16}
+_REFUSED = re.compile(
+    r"not implemented for '(Half|BFloat16)'|Unsupported datatype for \w+:\s?(?:c10::)?(Half|BFloat16)"
+)
+
+
+def at_any_precision(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
+    """Return an operator that computes in float32 where the CPU has no kernel for float16 or bfloat16."""
+    written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
+    names = {one.name for one, is_written in zip(schema.arguments, written, strict=True) if is_written}
+
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return operator(*args, **named)
+        except (NotImplementedError, RuntimeError) as error:
+            refused = _REFUSED.search(str(error))
+            if refused is None:
+                raise
+        narrow = _NARROW[refused[1] or refused[2]]
+        widened: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def widen(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return [widen(one) for one in value]
+            if not isinstance(value, torch.Tensor) or value.dtype != narrow:
+                return value
+            widened.append((value, value.float()))
+            return widened[-1][1]
+
+        def narrowed(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return type(value)(narrowed(one) for one in value)
+            if not isinstance(value, torch.Tensor):
+                return value
+            known = [before for before, wide in widened if wide is value]
+            return known[0] if known else value.to(narrow) if value.dtype == torch.float32 else value
+
+        wide_args = [widen(one) for one in args]
+        wide_named = {name: widen(one) for name, one in named.items()}
+        result = operator(*wide_args, **wide_named)
+        targets = [one for one, is_written in zip(wide_args, written, strict=False) if is_written]
+        for one in targets + [one for name, one in wide_named.items() if name in names]:
+            for wide in one if isinstance(one, list) else [one]:
+                target = narrowed(wide)
+                if target is not wide:
+                    (target if target.shape == wide.shape else target.resize_(wide.shape)).copy_(wide)
+        return narrowed(result)
+
+    return call
+
+
 def with_int32_target(operator: Kernel) -> Kernel:
     """Return a loss whose target may be int32, which a device takes and a CPU does not.
 
@@ -106,6 +159,7 @@ def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Ten
 KERNELS: dict[str, Kernel] = {
     "aten::_amp_foreach_non_finite_check_and_unscale_": non_finite_check_and_unscale,
     "aten::matmul_backward": matmul_backward,
+    **sync_batch_norm.ATEN,
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,
     "aten::histc": histc,

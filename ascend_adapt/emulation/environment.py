@@ -27,12 +27,15 @@ class Emulation:
     cann_home: Path
     full_size_steps: int | None = None
     """At full size: the number of optimizer steps after which the job ends."""
+    memory: int | None = None
+    """Memory of a device in GiB; None: as ASCEND_ADAPT_EMULATED_MEMORY says."""
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that are set for every process of the job, except PYTHONPATH."""
         users = [entry for entry in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
         return {
             **({full_size.VARIABLE: str(self.full_size_steps)} if self.full_size_steps else {}),
+            **({"ASCEND_ADAPT_EMULATED_MEMORY": str(self.memory << 30)} if self.memory else {}),
             "ASCEND_ADAPT_EMULATED": "1",
             "ASCEND_ADAPT_EMULATED_DEVICES": str(self.devices),
             "ASCEND_ADAPT_EMULATED_SOC": SOCS[self.soc],
@@ -55,6 +58,7 @@ def prepare(
     environ: Mapping[str, str],
     say: Callable[[str], None] = lambda text: None,
     full_size_steps: int | None = None,
+    memory: int | None = None,
 ) -> Emulation:
     """Return an emulated machine; on first use its parts are downloaded and built, which is logged.
 
@@ -65,7 +69,7 @@ def prepare(
     _check_request(devices, environ)
     build.find_compiler(environ)
     torch_npu = wheel.for_installed_torch(environ, say)
-    return Emulation(soc, devices, torch_npu, build.cann_home(torch_npu, environ), full_size_steps)
+    return Emulation(soc, devices, torch_npu, build.cann_home(torch_npu, environ), full_size_steps, memory)
 
 
 def count_devices(nproc: int | None, environ: Mapping[str, str]) -> int:

@@ -9,9 +9,10 @@ from typing import Any
 
 UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED = "unsupported operator", "limit", "CUDA-only call", "model on the CPU"
 SCALER, CAST, ON_THE_HOST, WAIT = "GradScaler for another device", "cast", "CPU fallback", "host-device sync"
+NOT_COMPILED = "not compiled"
 
 # In the order of the report: what stops the job, what makes its results wrong, what slows it down.
-_KINDS = (UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED, SCALER, CAST, ON_THE_HOST, WAIT)
+_KINDS = (UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED, SCALER, CAST, ON_THE_HOST, WAIT, NOT_COMPILED)
 
 _INSTEAD = {
     UNSUPPORTED: "nothing after it was rehearsed: use a variant of the model without it",
@@ -22,6 +23,7 @@ _INSTEAD = {
     CAST: "use float32, or compute in float64 on the host: x.cpu().double()",
     ON_THE_HOST: "each call copies its tensors to the host and back: use another operator, or call it before the loop",
     WAIT: "keep the value on the device, and read it only every N steps",
+    NOT_COMPILED: "the rehearsal does not show whether triton-ascend or CANN compiles them",
 }
 _BY_VALUES = "torch.where(mask, a, b) or a product with the mask, whose shape does not depend on values"
 _INSTEAD_OF_OPERATORS = {

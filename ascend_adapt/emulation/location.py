@@ -40,6 +40,17 @@ def of_caller() -> Line:
     return _innermost(sys._getframe(1)) or _innermost(_of_main_thread()) or UNKNOWN
 
 
+def is_inside(module: str) -> bool:
+    """Return whether a function of a module, or of a package's modules, called this one in this thread."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name == module or name.startswith(f"{module}."):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _of_main_thread() -> FrameType | None:
     main = threading.main_thread().ident
     return None if main is None or main == threading.get_ident() else sys._current_frames().get(main)

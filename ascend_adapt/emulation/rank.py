@@ -35,18 +35,20 @@ def _install(torch_npu: ModuleType) -> None:
 
     if not library.is_emulated():
         return
-    from ascend_adapt.emulation import aten, location, operators, watching
+    from ascend_adapt.emulation import aten, graphs, location, operators, watching
 
     aten.install()
     aten.refuse(set(operators.register()))
     library.locate_calls_by(location.of_caller)
     watching.watch()
+    graphs.install()
     run_dir = os.environ.get("ASCEND_ADAPT_RUN_DIR")
     if full_size.is_on():
-        from ascend_adapt.emulation.full_size import host, memory
+        from ascend_adapt.emulation.full_size import host, memory, trials
 
         memory.watch(lambda: _write(Path(run_dir), os.getpid()) if run_dir else None)
         host.install()
+        trials.install()
     if run_dir:
         _write_at_exit(Path(run_dir))
         os.register_at_fork(after_in_child=lambda: _begin_as_child(Path(run_dir)))

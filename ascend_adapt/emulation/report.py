@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from ascend_adapt.emulation import finding, location
+from ascend_adapt.emulation import finding, graphs, location
 from ascend_adapt.errors import OperatorLimit
 
 
@@ -28,6 +28,8 @@ class Tally:
     """Optimizer steps."""
     flops: int = 0
     """Floating-point operations of matrix products and attention; counted at full size only."""
+    recomputed_flops: int = 0
+    """Those of them that a backward pass repeats of the forward pass."""
     findings: dict[tuple[str, str, location.Line], list[Any]] = field(default_factory=dict)
     """(kind, what, line of the script) -> count, bytes, and the details of the first."""
 
@@ -73,6 +75,7 @@ def missing(name: str) -> None:
 
 def synchronisation(name: str, size: int = 0) -> None:
     """Count one host-device sync, caused by ``name``, for a copy of ``size`` bytes."""
+    graphs.refuse_wait(name)
     tally.synchronisations[name] += 1
     found(finding.WAIT, name, size=size)
 
@@ -82,6 +85,15 @@ def found(kind: str, what: str, detail: str = "", size: int = 0) -> None:
     seen = tally.findings.setdefault((kind, what, location.of_caller()), [0, 0, detail])
     seen[0] += 1
     seen[1] += size
+
+
+def operations(count: int) -> None:
+    """Count floating-point operations; those with gradients enabled inside a backward pass are recomputed ones."""
+    import torch
+
+    tally.flops += count
+    if torch.is_grad_enabled() and torch._C._current_graph_task_id() != -1:
+        tally.recomputed_flops += count
 
 
 def step() -> None:

@@ -11,9 +11,16 @@ from pathlib import Path
 from ascend_adapt.emulation.wheel import Wheel
 from ascend_adapt.errors import EmulationError
 
-# Libraries that every Linux has (manylinux policy), and one that torch_npu opens by name instead of linking it.
+# Libraries that every Linux has (manylinux policy), and those that torch_npu opens by name instead of linking it.
 _OF_THE_SYSTEM = re.compile(r"(ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp)\.so(\.\d+)*")
-_OPENED_BY_NAME = ("libacl_tdt_channel.so", "libascend_hal.so", "libhcomm.so", "libopapi.so")
+_OPENED_BY_NAME = (
+    "libacl_tdt_channel.so",
+    "libascend_hal.so",
+    "libhcomm.so",
+    "libmsprofiler.so",
+    "libmspti.so",
+    "libopapi.so",
+)
 
 
 def cann_libraries(wheel: Wheel, torch_libraries: Path) -> list[str]:

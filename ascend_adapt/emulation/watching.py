@@ -19,6 +19,7 @@ def watch() -> None:
     wrapt.wrap_function_wrapper("torch.cuda", "_lazy_init", _cuda_only)
     wrapt.wrap_function_wrapper("torch.amp", "GradScaler.__init__", _scaler)
     wrapt.wrap_function_wrapper("torch.npu", "synchronize", _synchronize)
+    wrapt.wrap_function_wrapper("torch", "compile", _compile)
     register_optimizer_step_post_hook(_step)
     _watch_casts()
 
@@ -46,6 +47,16 @@ def _synchronize(call: Any, instance: Any, args: Any, named: Any) -> Any:
     return call(*args, **named)
 
 
+def _compile(call: Any, instance: Any, args: Any, named: Any) -> Any:
+    """Trace what is compiled, and run its graphs eagerly: on a real NPU triton-ascend or CANN compiles them."""
+    backend = named.get("backend", "inductor")
+    if backend not in _COMPILERS:
+        return call(*args, **named)
+    report.found(finding.NOT_COMPILED, f"torch.compile(backend={backend!r})", "its graphs run eagerly")
+    kept = {key: value for key, value in named.items() if key in ("fullgraph", "dynamic", "disable")}
+    return call(*args, **kept, backend="eager")
+
+
 def _step(optimizer: torch.optim.Optimizer, *call: Any) -> None:
     global _calls_before
     report.step()
@@ -59,6 +70,7 @@ def _step(optimizer: torch.optim.Optimizer, *call: Any) -> None:
 
 
 _calls_before = 0
+_COMPILERS = ("inductor", "npugraph_ex", "npugraphs")
 _library: list[Any] = []
 
 

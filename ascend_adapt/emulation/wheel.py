@@ -21,7 +21,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from ascend_adapt import probe
-from ascend_adapt.emulation import cache
+from ascend_adapt.emulation import cache, pairs
 from ascend_adapt.errors import EmulationError, one_line
 
 
@@ -70,6 +70,7 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
         return wheel
     if fitting := _fitting(home, wanted):
         return Wheel(cache.checked(fitting[-1].site), fitting[-1].version)
+    pairs.require(wanted)
     say(f"downloading torch_npu for torch {torch} into {home} (about 45 MB, once)")
     with cache.writing(home), tempfile.TemporaryDirectory(dir=home) as aside:
         return _unpacked(home, download(f"torch_npu=={wanted}.*", Path(aside)))
@@ -79,14 +80,17 @@ def is_at_hand(torch: str, environ: Mapping[str, str]) -> bool:
     """Return whether the wheel for a torch version is unpacked in the cache or given as a file.
 
     Raises:
-        EmulationError: the given file does not exist.
+        EmulationError: the given file does not exist, or no torch_npu pairs with that torch.
     """
     given = environ.get("ASCEND_ADAPT_TORCH_NPU_WHEEL")
     if given and not Path(given).is_file():
         raise EmulationError(
             f"ASCEND_ADAPT_TORCH_NPU_WHEEL={given}: is not a file, expected a torch_npu wheel — correct or unset it"
         )
-    return bool(given) or bool(_fitting(cache.path(environ), release(torch)))
+    if given or _fitting(cache.path(environ), release(torch)):
+        return True
+    pairs.require(release(torch))
+    return False
 
 
 def _fitting(home: Path, wanted: str) -> list[Wheel]:

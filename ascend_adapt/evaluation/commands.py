@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascend_adapt import interruption
 from ascend_adapt.errors import DataError, SettingsError, not_installed
 
 if TYPE_CHECKING:
@@ -168,7 +169,11 @@ def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
     launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--log-dir", str(scratch / "run"), *device]
     # Rank 0 prints the result too; the last --output counts.
     command = ["-m", "ascend_adapt.cli", *known.words, "--output", str(result)]
-    code = subprocess.run([*launch, "--nproc", str(known.tp), *command], stdout=subprocess.DEVNULL).returncode
+    try:
+        code = interruption.run([*launch, "--nproc", str(known.tp), *command], stdout=subprocess.DEVNULL)
+    except KeyboardInterrupt:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
     if code:
         # ascend-run names the rank logs, so the run directory stays.
         raise DataError(f"{known.tp} ranks: ended with exit code {code}, expected 0 — see their error above")

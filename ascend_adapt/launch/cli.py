@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ascend_adapt import standard_streams
 from ascend_adapt.errors import AdaptError, SettingsError
 from ascend_adapt.launch import request as requests
-from ascend_adapt.launch.jobs.checks import UsageError
+from ascend_adapt.launch.fit import search
+from ascend_adapt.launch.jobs import checks
 from ascend_adapt.launch.jobs.make import make_job
 from ascend_adapt.launch.jobs.show import show
 from ascend_adapt.launch.one_host import signals
@@ -17,9 +19,13 @@ from ascend_adapt.launch.one_host import signals
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ascend-run` and return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    standard_streams.prepare()
     signals.outlive_passed()
     try:
+        checks.check_working_folder()
         request = requests.parse(arguments)
+        if request.fit:
+            return search.run(request, *requests.trial_of(arguments), os.environ)
         with make_job(request, os.environ) as job:
             if request.dry_run:
                 return show(job, as_json=request.json or not sys.stdout.isatty())
@@ -28,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in arguments:
             raise
         print("\n".join(f"ascend-run: {line}" for line in str(error).split("\n")), file=sys.stderr)
-        return 2 if isinstance(error, (SettingsError, UsageError)) else 1
+        return 2 if isinstance(error, (SettingsError, checks.UsageError)) else 1
     except KeyboardInterrupt:
         # Ctrl-C before the runner installs its signal handlers: nothing has been started.
         return 130

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
@@ -95,6 +95,8 @@ class Request:
     progress: bool = True
     annotate: str = ""
     full_size_steps: int | None = None
+    fit: bool = False
+    memory: int | None = None
     dry_run: bool = False
     json: bool = False
     debug: bool = False
@@ -113,6 +115,10 @@ def parse(argv: Sequence[str]) -> Request:
         parser.error("--cmd: needs a container — add --container IMAGE")
     if known.full_size and not known.device.startswith("npu-emulated"):
         parser.error(f"--full-size: --device is {known.device}, expected npu-emulated — add --device npu-emulated")
+    if not known.full_size and (given := [name for name in ("fit", "memory") if getattr(known, name)]):
+        parser.error(f"--{given[0]}: needs --full-size — add --full-size")
+    if known.fit and (known.container or known.dry_run or known.hostfile):
+        parser.error("--fit: cannot be combined with --container, --dry-run or --hostfile — leave them out")
     if known.line is not None and not command:
         command = ["bash"]
     if known.record is None and (given := [name for name in _OF_RECORD if getattr(known, name) is not None]):
@@ -156,6 +162,13 @@ def _request(known: argparse.Namespace, **derived: Any) -> Request:
     same = {field.name: getattr(known, field.name) for field in fields(Request) if field.name not in derived}
     lists = {name: tuple(value) for name, value in same.items() if isinstance(value, list)}
     return Request(**{**same, **lists, **derived})
+
+
+def trial_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return ascend-run's options for a trial of ``--fit``, and the words after them, from its own command line."""
+    options, command = _split(_parser(), list(argv))
+    left = _without(options, {"--fit": False, "--memory": True, "--log-dir": True})
+    return left, [word for word in command if word != "--dry-run"]
 
 
 def without_effect_on_a_command(request: Request) -> list[str]:
@@ -310,6 +323,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--full-size", action="store_true", help=_FULL_SIZE)
     add("--full-size-steps", type=argument_types.at_least_one, default=STEPS, metavar="N", help=_STEPS)
+    add("--fit", action="store_true", help=_FIT)
+    add("--memory", type=argument_types.at_least_one, metavar="GIB", help=_MEMORY)
     add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
     add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")
@@ -319,6 +334,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _STEPS = f"with --full-size: end after this many optimizer steps (default: {STEPS}, then memory repeats itself)"
+_FIT = (
+    "with --full-size: try smaller micro batches, recomputation, ZeRO stages and sequence parallelism until the job "
+    "fits --memory, and print the memory of each"
+)
+_MEMORY = "with --full-size: memory of a device in GiB (default: 64)"
 _FULL_SIZE = (
     "with --device npu-emulated: reserve device memory and compute nothing, for a job that does not fit this host; "
     "reports memory, collectives and floating-point operations"
@@ -364,12 +384,17 @@ def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str],
 
 def _inside(options: Sequence[str]) -> list[str]:
     """Return the options for the ascend-run inside the container."""
+    return _without(options, _OUTSIDE)
+
+
+def _without(options: Sequence[str], dropped: Mapping[str, bool]) -> list[str]:
+    """Return options without those ``dropped``, which says whether each takes a value."""
     left: list[str] = []
     rest = iter(options)
     for word in rest:
         name, equals, _ = word.partition("=")
-        if name not in _OUTSIDE:
+        if name not in dropped:
             left.append(word)
-        elif _OUTSIDE[name] and not equals:
+        elif dropped[name] and not equals:
             next(rest, None)
     return left

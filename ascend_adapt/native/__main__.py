@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from ascend_adapt import bounded_yaml
+from ascend_adapt import bounded_yaml, standard_streams
 from ascend_adapt.errors import ConfigError, TrainingError, one_line
 from ascend_adapt.native.checkpoint.folder import write_durably
 from ascend_adapt.native.config.train_config import TrainConfig
@@ -30,6 +30,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         ConfigError: the configuration is missing or invalid.
         TrainingError: the run directory is not writable, or as ``loop.train``.
     """
+    standard_streams.prepare()
     config = _configuration(argv, environ)
     run_dir = Path(environ.get("ASCEND_ADAPT_RUN_DIR", config.checkpoint.save or "runs/native"))
     rank = int(environ.get("RANK", "0"))

@@ -15,15 +15,19 @@ from ascend_adapt.npu_limits import (
     float_status,
     fusion_attention,
     gelu,
+    grouped_matmul,
     layer_norm,
     linear,
     masked_softmax,
     products,
+    quantised,
     recurrent,
     ring_attention,
     rms_norm,
     rotary,
+    slicing,
     swiglu,
+    token_permutation,
     transpose,
 )
 from ascend_adapt.npu_limits.limit import Limit
@@ -31,6 +35,7 @@ from ascend_adapt.npu_limits.limit import Limit
 _FAMILIES = (
     *(fusion_attention, ring_attention, masked_softmax, rms_norm, layer_norm, rotary, swiglu, gelu, cross_entropy),
     *(adam, casts, bmm, linear, dropout, transpose, float_status, recurrent, products),
+    *(grouped_matmul, token_permutation, slicing, quantised),
 )
 
 

@@ -114,9 +114,10 @@ def read(file: Path) -> Reading:
         SettingsError: it cannot be read, is larger than 4 MiB, or is not valid in its format.
     """
     try:
-        if file.stat().st_size > _LARGEST:
+        with file.open("rb") as stream:
+            data = stream.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
             raise SettingsError(f"{file}: is larger than 4 MiB, expected a script or configuration — pass another file")
-        data = file.read_bytes()
         # As Python does: a byte order mark, or a coding line.
         encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0] if file.suffix == ".py" else "utf-8"
         text = data.decode(encoding)

@@ -43,6 +43,15 @@ XFORMERS = [
 ]
 APEX = [
     provided("apex"),
+    provided(
+        "apex.amp",
+        *("float_function", "half_function", "initialize", "load_state_dict", "master_params", "promote_function"),
+        *("scale_loss", "state_dict"),
+        source="_apex_amp",
+    ),
+    provided(
+        "apex.parallel", "DistributedDataParallel", "SyncBatchNorm", "convert_syncbn_model", source="_apex_parallel"
+    ),
     provided("apex.optimizers", "FusedAdam", "FusedSGD", source="_apex"),
     *(
         provided(

@@ -113,6 +113,15 @@ class Device(metaclass=_IsAnyDevice):
         return torch.device(*args, **kwargs)
 
 
+def _autocast_is_enabled(device_type: str = "cuda") -> bool:
+    return torch.is_autocast_enabled(_type(device_type))  # type: ignore[no-any-return]
+
+
+def _enable_autocast(*args: Any) -> None:
+    """torch.set_autocast_enabled(enabled) or (device_type, enabled)."""
+    torch.set_autocast_enabled("cpu" if len(args) == 1 else _type(args[0]), args[-1])
+
+
 AMP = {
     "autocast": Autocast,
     "GradScaler": GradScaler,
@@ -128,11 +137,13 @@ AMP_OF_CUDA = {
 TORCH = {
     "autocast": Autocast,
     "device": Device,
+    "GradScaler": GradScaler,
+    "get_autocast_gpu_dtype": functools.partial(torch.get_autocast_dtype, "cpu"),
+    "is_autocast_enabled": _autocast_is_enabled,
+    "set_autocast_enabled": _enable_autocast,
+    "set_autocast_gpu_dtype": functools.partial(torch.set_autocast_dtype, "cpu"),
     "load": _load(),
     "set_default_device": _set_default_device(),
     "set_default_tensor_type": _set_default_tensor_type(),
-    **{
-        name: _of_device_type(getattr(torch, name))
-        for name in ("get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled")
-    },
+    **{name: _of_device_type(getattr(torch, name)) for name in ("get_autocast_dtype", "set_autocast_dtype")},
 }

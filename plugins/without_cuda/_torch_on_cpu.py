@@ -10,10 +10,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+import torch.cuda.nccl
 
 from ..deepspeed_runtime.accelerators import HostEvent, HostStream
-from . import graphs, profiling
+from . import _graphs, profiling
 from ._loading_and_autocast import AMP, AMP_OF_CUDA, TORCH, Generator
+from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES
 from .compilation import run_eagerly
 from .profiling import returning
 
@@ -21,42 +23,61 @@ from .profiling import returning
 def torch_on_cpu() -> list[tuple[ModuleType, dict[str, Any]]]:
     """Return the modules of torch with the names that CUDA code sees differently."""
     random, memory = _random(), _memory()
-    cuda = {**_cuda(), **random, **memory, **graphs.EAGER}
+    cuda = {**_cuda(), **random, **memory, **_graphs.REPLAYED}
     return [
         (torch, {**TORCH, "Generator": Generator, "compile": run_eagerly(torch.compile)}),
         (torch.accelerator, _accelerator(cuda)),
         (torch.amp, AMP),
-        (torch.distributed, {"is_nccl_available": _true}),
+        (torch.distributed, {"is_nccl_available": _true, "ProcessGroupNCCL": ProcessGroupNCCL}),
         (torch.cuda, cuda),
         (torch.cuda.amp, AMP_OF_CUDA),
+        (torch.cuda.nccl, NCCL),
         (torch.cuda.random, random),
         (torch.cuda.memory, {**memory, **profiling.NO_HISTORY}),
-        (torch.cuda.graphs, graphs.EAGER),
+        (torch.cuda.graphs, _graphs.REPLAYED),
+        (torch.autograd.profiler, {"emit_nvtx": profiling.no_marks}),
         (torch.cuda.nvtx, profiling.marks_of("nvtx")),
         (torch.cuda.profiler, profiling.marks_of("profiler")),
         (torch.nn.attention, {"sdpa_kernel": _with_any_backend(torch.nn.attention.sdpa_kernel)}),
+        (torch.backends.cudnn, CUDNN),
         (torch.backends.cuda, {"sdp_kernel": lambda *args, **kwargs: contextlib.nullcontext(), "is_built": _true}),
     ]
 
 
 _true = returning(True)
 _PROPERTIES = SimpleNamespace(
+    **PROPERTIES,
     name="cpu",
-    # 8.0 is the first compute capability with bf16.
-    major=8,
-    minor=0,
     multi_processor_count=os.cpu_count(),
-    max_threads_per_multi_processor=1,
-    warp_size=1,
-    regs_per_multiprocessor=0,
-    shared_memory_per_block=0,
-    L2_cache_size=0,
-    is_integrated=True,
-    is_multi_gpu_board=False,
-    gcnArchName="",
-    uuid="cpu",
     total_memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
 )
+
+
+class Stream(HostStream, torch.Stream):  # type: ignore[misc]
+    """The host's only stream, as an object that Tensor.record_stream accepts."""
+
+    cuda_stream = priority = 0
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return the stream of the host: torch refuses to create one without an accelerator."""
+        return torch.Stream.__new__(cls, stream_id=0, device_index=0, device_type=0)
+
+    def __enter__(self) -> Stream:
+        """Return this stream: work is never asynchronous."""
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        """Do nothing."""
+
+
+class ProcessGroupNCCL:
+    """Only the options of NCCL's process group, which gloo ignores."""
+
+    class Options:
+        """Options that accept any attribute."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.config = SimpleNamespace()
 
 
 def _cuda() -> dict[str, Any]:
@@ -67,7 +88,9 @@ def _cuda() -> dict[str, Any]:
         number = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
         index[0] = index[0] if number is None else int(number)
 
-    nothing = "synchronize _lazy_init init ipc_collect set_sync_debug_mode set_stream current_blas_handle _sleep"
+    nothing = (
+        "synchronize _lazy_init init ipc_collect set_sync_debug_mode set_stream current_blas_handle check_error _sleep"
+    )
     types = "Byte Char Short Int Long Half Float Double BFloat16 Bool"
     return {
         **{name: returning(None) for name in nothing.split()},
@@ -75,7 +98,8 @@ def _cuda() -> dict[str, Any]:
         **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"), _true),
         "is_current_stream_capturing": returning(False),
         "can_device_access_peer": returning(False),
-        "utilization": returning(0),
+        **dict.fromkeys(("utilization", "memory_usage"), returning(0)),
+        **MEASUREMENTS,
         "get_sync_debug_mode": returning(0),
         "get_arch_list": returning([]),
         "get_gencode_flags": returning(""),
@@ -85,15 +109,16 @@ def _cuda() -> dict[str, Any]:
         "device": lambda device: contextlib.nullcontext(),
         "device_of": lambda obj: contextlib.nullcontext(),
         "get_device_name": returning(_PROPERTIES.name),
-        "get_device_capability": returning((_PROPERTIES.major, _PROPERTIES.minor)),
+        "get_device_capability": returning(CAPABILITY),
         "get_device_properties": returning(_PROPERTIES),
         "default_generators": _Generators(),
         "_lazy_call": lambda callable, **kwargs: callable(),
-        "Stream": HostStream,
+        "Stream": Stream,
+        "ExternalStream": Stream,
         "Event": HostEvent,
         "stream": lambda stream: contextlib.nullcontext(),
-        "current_stream": lambda device=None: HostStream(),
-        "default_stream": lambda device=None: HostStream(),
+        "current_stream": lambda device=None: Stream(),
+        "default_stream": lambda device=None: Stream(),
         "cudart": profiling.MARKS["cudart"],
     }
 

@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 import functools
+import os
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.cuda.nccl
 
-from . import graphs
+from . import _graphs
+from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES
 from .compilation import run_eagerly
-from .profiling import returning
-
-# 8.0 is the first compute capability with bf16, and below every shortcut for Hopper and Blackwell.
-_MAJOR, _MINOR = 8, 0
+from .profiling import NoAverages, no_marks, returning
 
 
 def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
     """Return the modules of torch with the names that CUDA code sees differently after the transfer."""
     scaler = {"GradScaler": _GradScaler}
+    # A real NPU captures graphs itself.
+    names = _graphs.REPLAYED if "ASCEND_ADAPT_EMULATED" in os.environ else ("make_graphed_callables",)
+    graphs = {name: _graphs.REPLAYED[name] for name in names}
     return [
-        (torch, {"compile": run_eagerly(torch.compile), **scaler}),
+        (torch, {"compile": run_eagerly(torch.compile), "set_default_tensor_type": _set_default_tensor_type, **scaler}),
         (torch.amp, scaler),
         # Programs for any accelerator compare its type with "cuda".
         (torch.accelerator, {"current_accelerator": lambda check_available=False: torch.device("cuda")}),
-        (torch.distributed, {"get_default_backend_for_device": _default_backend}),
+        (torch.distributed, {"get_default_backend_for_device": _default_backend, "get_backend": _backend}),
+        (torch.autograd.profiler, {"emit_nvtx": no_marks}),
+        (torch.profiler, {"profile": _profile()}),
+        (torch.backends.cudnn, CUDNN),
+        (torch.backends.cuda, {"is_built": returning(True)}),
         (
             torch.cuda,
             {
-                "get_device_capability": returning((_MAJOR, _MINOR)),
+                **MEASUREMENTS,
+                "check_error": returning(None),
+                "get_device_capability": returning(CAPABILITY),
                 "get_device_properties": _properties,
                 "is_bf16_supported": returning(True),
                 "is_tf32_supported": returning(True),
-                "make_graphed_callables": graphs.EAGER["make_graphed_callables"],
+                **graphs,
                 "_lazy_init": torch.npu._lazy_init,
                 "init": torch.npu.init,
             },
         ),
         (torch.cuda.amp, {"GradScaler": _GradScalerOfCuda}),
+        (torch.cuda.nccl, NCCL),
         (torch.cuda.random, {}),
         (torch.cuda.memory, {}),
     ]
@@ -47,6 +57,36 @@ def _default_backend(device: Any) -> str:
     """Return hccl for "cuda" as well."""
     of_device = torch.distributed.distributed_c10d.get_default_backend_for_device
     return of_device(str(device).replace("cuda", "npu"))  # type: ignore[no-any-return]
+
+
+def _backend(group: Any = None) -> Any:
+    """Return nccl for hccl: scripts choose the device of what they send by it."""
+    backend = torch.distributed.distributed_c10d.get_backend(group)
+    return torch.distributed.Backend.NCCL if backend == "hccl" else backend
+
+
+@functools.wraps(torch.set_default_tensor_type)
+def _set_default_tensor_type(t: Any) -> None:
+    """Set the default dtype, and the NPU or the host as the default device: torch has no such type for an NPU."""
+    name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
+    torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
+    torch.set_default_device("npu" if name.startswith(("torch.cuda.", "torch.npu.")) else None)
+
+
+def _profile() -> Any:
+    """Return torch_npu's profiler, with the methods of torch's that it lacks."""
+    import torch_npu
+
+    class Profile(torch_npu.profiler.profile):  # type: ignore[misc]
+        def __init__(self, *args: Any, experimental_config: Any = None, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)  # torch's own experimental_config is for CUDA
+
+        def key_averages(self, *args: Any, **kwargs: Any) -> NoAverages:
+            return NoAverages()
+
+        events = key_averages
+
+    return Profile
 
 
 class _GradScalerOfCuda(torch.npu.amp.GradScaler):  # type: ignore[misc]
@@ -68,14 +108,18 @@ class _GradScaler(_GradScalerOfCuda):
 class _Properties:
     """Device properties of an NPU, with the fields that only CUDA has."""
 
-    major, minor = _MAJOR, _MINOR
-    warp_size = 1
+    major, minor = CAPABILITY
 
     def __init__(self, real: Any) -> None:
         self._real = real
 
     def __getattr__(self, name: str) -> Any:
+        if name in PROPERTIES:
+            return getattr(self._real, name, None) or PROPERTIES[name]
         return getattr(self._real, name)
+
+    def __repr__(self) -> str:
+        return repr(self._real)
 
     @property
     def multi_processor_count(self) -> int:

@@ -1,4 +1,4 @@
-"""Patches of torch functions that take a device or a backend and bypass function modes: on a CPU, "cuda" is the CPU.
+"""Patches of torch functions that take a device or a backend and bypass function modes, or torch_npu's transfer.
 
 Without CUDA each of these calls would fail, so device-aware code never makes one.
 """
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ascend_adapt.patches.declare.terms import Terms
 
 
-def _terms(name: str) -> Terms:
+def _terms(name: str, devices: str = "cpu") -> Terms:
     return {
         "name": name,
-        "devices": "cpu",
+        "devices": devices,
         "why": "CUDA code names a CUDA device or NCCL, and this host has neither",
         "until": "torch runs CUDA code on a CPU",
         "without": "crash",
@@ -26,10 +26,10 @@ def _terms(name: str) -> Terms:
     }
 
 
-def _with(name: str, target: str, **changes: Callable[[Any], Any]) -> Patch:
-    """Return a patch that changes some arguments of each call of ``target``, by name."""
+def _with(name: str, target: str, on: str = "cpu", **changes: Callable[[Any], Any]) -> Patch:
+    """Return a patch that changes some arguments of each call of ``target``, by name, on the device ``on``."""
 
-    @wrap(target, **_terms(name))
+    @wrap(target, **_terms(name, on))
     def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = inspect.signature(wrapped).bind(*args, **kwargs)
         for argument, change in changes.items():
@@ -63,8 +63,31 @@ def _host(device: Any) -> Any:
     return torch.device("cpu")
 
 
+def _npu(device: Any) -> Any:
+    """Return the NPU for a CUDA device given as torch.device or string; anything else unchanged."""
+    import torch
+
+    name = str(device) if isinstance(device, (str, torch.device)) else ""
+    return torch.device(name.replace("cuda", "npu")) if name.partition(":")[0] == "cuda" else device
+
+
+def _index(device: Any) -> Any:
+    """Return the index of a device given as torch.device or string; anything else unchanged."""
+    import torch
+
+    return torch.device(device).index if isinstance(device, (str, torch.device)) else device
+
+
+def _npus(devices: Any) -> Any:
+    return None if devices is None else [_npu(device) for device in devices]
+
+
 def _none(value: Any) -> None:
     """Omit the argument."""
+
+
+def _no_devices(devices: Any) -> list[Any] | None:
+    return None if devices is None else []
 
 
 @wrap("torch.nn.modules.module:Module.to", **_terms("modules"))
@@ -77,6 +100,12 @@ def modules(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str
     return wrapped(*(on_host(arg) for arg in args[:1]), *args[1:], **kwargs)
 
 
+@wrap("torch.storage:_StorageBase.cuda", **_terms("storages"))
+def storages(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the storage itself: ``map_location=lambda storage, place: storage.cuda(0)`` is common."""
+    return instance
+
+
 _C10D = "torch.distributed.distributed_c10d"
 PATCHES = [
     # torch puts the mode of `with torch.device("cuda")` underneath all others.
@@ -84,6 +113,8 @@ PATCHES = [
     _with("process_groups", f"{_C10D}:init_process_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("new_groups", f"{_C10D}:new_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("barriers", f"{_C10D}:barrier", device_ids=_none),
+    # The host and its only device share one generator, which fork_rng always keeps.
+    _with("forked_generators", "torch.random:fork_rng", devices=_no_devices, device_type=_type_on_host),
     _with("meshes", "torch.distributed.device_mesh:init_device_mesh", device_type=_type_on_host),
     _with("device_meshes", "torch.distributed.device_mesh:DeviceMesh.__init__", device_type=_type_on_host),
     _with(
@@ -97,6 +128,10 @@ PATCHES = [
         "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.__init__",
         device_id=_host,
     ),
+    # transfer_to_npu makes Tensor.cuda and Module.cuda those of the NPU, which refuse "cuda:0" as their argument.
+    _with("tensor_moves", "torch.utils.backend_registration:_normalization_device", on="npu", device=_npu),
+    _with("module_moves", "torch_npu.utils._module:npu", on="npu", device=_index),
+    _with("forked_generators_of_npus", "torch.random:fork_rng", on="npu", devices=_npus),
 ]
 
 
@@ -114,12 +149,12 @@ def _averaging(name: str, output: str) -> Patch:
         given.arguments.update(op=dist.ReduceOp.SUM, async_op=False)
         wrapped(*given.args, **given.kwargs)
         given.arguments[output].div_(dist.get_world_size(given.arguments.get("group")))
-        return _Done() if is_asynchronous else None
+        return Done() if is_asynchronous else None
 
     return call
 
 
-class _Done:
+class Done:
     """Work handle of a completed collective."""
 
     def wait(self, timeout: Any = None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +37,10 @@ class OnCpu:
         """Rebind names that loaded CUDA code has already imported from torch."""
         for module in modules:
             self._names.rebind(module)
+
+    def in_new_thread(self) -> AbstractContextManager[None]:
+        """Return the mode's context: function modes are thread-local."""
+        return self._mode
 
     def undo(self, modules: Iterable[ModuleType]) -> None:
         """Restore torch, and the names in ``modules``."""

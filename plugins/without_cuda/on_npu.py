@@ -6,13 +6,16 @@ that there is no CUDA.
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +52,7 @@ class OnNpu:
         from ._torch_on_npu import torch_on_npu
 
         _disable_profiler_marks(torch)
+        torch.load = _load_of_gpus(torch.load)
         # DataParallel imported it before the transfer replaced it, and would refuse parameters on "npu:0".
         data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
         data_parallel._get_available_device_type = torch._utils._get_available_device_type  # type: ignore[attr-defined]
@@ -72,6 +76,10 @@ class OnNpu:
         names = Names([*_unscripted(modules), *self._changed])
         for module in modules:
             names.rebind(module)
+
+    def in_new_thread(self) -> AbstractContextManager[None]:
+        """Return a context that changes nothing: torch_npu's transfer holds for all threads."""
+        return nullcontext()
 
     def undo(self, modules: Iterable[ModuleType]) -> None:
         """Do nothing: torch_npu cannot undo the transfer."""
@@ -106,6 +114,27 @@ def _disable_profiler_marks(torch: ModuleType) -> None:
         place, _, name = path.rpartition(".")
         setattr(attrgetter(place)(torch.cuda) if place else torch.cuda, name, mark)
     torch.cuda.memory._record_memory_history = with_bool_signature(torch.cuda.memory._record_memory_history)
+
+
+def _load_of_gpus(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch.load for the transfer's version, which replaces "cuda" by "npu" in all strings that it is given.
+
+    The names of files must stay, and so must the keys of ``map_location``: a file from a GPU says "cuda:3".
+    """
+    from torch.serialization import default_restore_location
+
+    @functools.wraps(load)
+    def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        places = {} if map_location is None else map_location
+
+        def restored(storage: Any, saved_on: str) -> Any:
+            place = str(places.get(saved_on, places.get(saved_on.replace("npu", "cuda"), saved_on)))
+            return default_restore_location(storage, place.replace("cuda", "npu"))
+
+        where = restored if isinstance(places, dict) else places
+        return load(Path(f) if isinstance(f, str) else f, where, *args, **kwargs)
+
+    return call
 
 
 def _unscripted(modules: Iterable[ModuleType]) -> Iterator[tuple[Any, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,20 @@ def returning(value: Any) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
+def no_marks(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """Annotate nothing."""
     yield
+
+
+class NoAverages(list):  # type: ignore[type-arg]
+    """The averages of a profile whose operators torch_npu writes into files: no rows."""
+
+    def table(self, *args: Any, **kwargs: Any) -> str:
+        """Return a sentence in place of the table."""
+        return "torch_npu's profiler writes its tables into files: use tensorboard_trace_handler or export_chrome_trace"
+
+    def total_average(self) -> None:
+        """Return None: nothing was averaged."""
 
 
 # By the path inside torch.cuda.
@@ -23,16 +36,32 @@ MARKS: dict[str, Any] = {
     "nvtx.range_push": returning(0),
     "nvtx.range_pop": returning(0),
     "nvtx.mark": returning(None),
-    "nvtx.range": _nothing,
+    "nvtx.range": no_marks,
     "profiler.start": returning(None),
     "profiler.stop": returning(None),
-    "profiler.profile": _nothing,
-    "cudart": lambda: SimpleNamespace(cudaProfilerStart=returning(0), cudaProfilerStop=returning(0)),
+    "profiler.profile": no_marks,
+    "cudart": lambda: SimpleNamespace(
+        **{name: returning(0) for name in ("cudaProfilerStart", "cudaProfilerStop")},
+        # A buffer that the program would pin is used as it is.
+        **{name: returning(0) for name in ("cudaHostRegister", "cudaHostUnregister")},
+    ),
 }
+
+
+def _snapshot() -> dict[str, list[Any]]:
+    return {"segments": [], "device_traces": []}
+
+
+def _dump(filename: str) -> None:
+    with open(filename, "wb") as file:
+        pickle.dump(_snapshot(), file)
+
+
 # Host memory has no allocator history.
 NO_HISTORY: dict[str, Any] = {
     "_record_memory_history": returning(None),
-    "_snapshot": lambda device=None: {"segments": [], "device_traces": []},
+    "_snapshot": lambda *args, **kwargs: _snapshot(),
+    "_dump_snapshot": lambda filename="dump_snapshot.pickle", *args, **kwargs: _dump(filename),
 }
 
 

@@ -449,7 +449,9 @@ def test_a_killed_process_resumes_to_the_same_bytes(arguments, request_of, corpu
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "terminated"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["ctrl-c", "terminated", "hung-up"],
 )
 def test_an_interruption_reports_how_to_resume(arguments, corpus, tmp_path, number, code):
     (tmp_path / "in.jsonl").write_bytes(corpus.json_lines(corpus.documents(400, seed=5) * 4))
@@ -461,7 +463,7 @@ def test_an_interruption_reports_how_to_resume(arguments, corpus, tmp_path, numb
     while process.poll() is None and not journal.exists():
         time.sleep(0.01)
     # Ctrl-C reaches all processes, also those that still import; a scheduler's signal the one it started.
-    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    os.killpg(process.pid, number) if number != signal.SIGTERM else process.send_signal(number)
     said = process.communicate()[1].decode()
     assert (process.returncode, said) == (
         code,
@@ -589,7 +591,7 @@ def test_ctrl_c_is_not_for_workers_not_even_as_they_start(monkeypatch):
     recipe = workers.EncodingRecipe(("text",), False, False, False, np.dtype("<u2"))
     with workers.Workers(request, load_tokenizer(request), recipe, 2) as two:
         block = TextBlock(Input("in.jsonl"), 1, b"{}", Position(), 2)
-        assert all(signal.SIGINT in held for held in two.tokens([block] * 4))
+        assert all({signal.SIGINT, signal.SIGHUP} <= set(held) for held in two.tokens([block] * 4))
     assert signal.SIGINT not in held_signals(None)
 
 

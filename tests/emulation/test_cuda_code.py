@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+
+from emulation.conftest import JOBS
 
 
 def losses(ended) -> list[float]:
@@ -25,8 +28,24 @@ def test_libraries_that_know_an_npu_still_see_no_cuda(job):
     assert "asks_libraries.py uses CUDA: " in ended.stderr
 
 
-def test_a_job_that_leaves_its_npu_unused_fails(job):
-    ended = job("on_the_host.py")
+UNUSED = "ended without a tensor on an NPU, expected a job for --device npu-emulated to use one"
+
+
+def test_a_job_that_leaves_its_npus_unused_fails(job):
+    ended = job("on_the_host.py", nproc=2)
     assert ended.code == 1
-    assert "on_the_host.py: ended without a tensor on an NPU" in ended.stderr
+    assert f"on_the_host.py: {UNUSED}" in ended.stderr
     assert job("on_the_host.py", options=("--cuda-code", "off")).code == 0
+
+
+def test_a_command_that_leaves_its_npu_unused_fails(launch):
+    ended = launch("--device", "npu-emulated", sys.executable, str(JOBS / "on_the_host.py"))
+    assert ended.returncode == 1
+    assert UNUSED in ended.stderr
+
+
+def test_a_job_that_fails_for_another_reason_is_not_said_to_leave_its_npu_unused(job):
+    ended = job("on_the_host.py", "fail")
+    assert ended.code == 1
+    assert "failed first: ValueError: for another reason" in ended.stderr
+    assert UNUSED not in ended.stderr

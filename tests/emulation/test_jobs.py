@@ -45,6 +45,8 @@ def test_collectives(job):
     assert first["coalesced all_gather"] == second["coalesced all_gather"] == [[0, 0, 1, 1], [1, 1, 2, 2]]
     assert (first["coalesced reduce_scatter"], second["coalesced reduce_scatter"]) == ([[0, 2]] * 2, [[4, 6]] * 2)
     assert (first["coalesced messages"], second["coalesced messages"]) == ([1], [0])
+    assert first["SyncBatchNorm"] == second["SyncBatchNorm"] == [True, True]
+    assert first["context_parallel"] is second["context_parallel"] is True
 
 
 def test_data_parallel(job, tmp_path):

@@ -59,9 +59,20 @@ def test_no_torch(environ, monkeypatch):
         wheel.for_installed_torch(environ)
 
 
-def test_a_torch_that_no_torch_npu_pairs_with(environ, monkeypatch):
-    monkeypatch.setattr(probe, "distribution_version", lambda name: "1.0.0")
-    with pytest.raises(EmulationError, match=r"torch_npu==1.0.0.\*: pip finds no wheel of it for this Python"):
+@pytest.mark.parametrize(("torch", "nearest"), [("2.7.0+cpu", "2.7.1"), ("2.2.2", "2.3.1"), ("1.13.1", "2.1.0")])
+def test_a_torch_that_no_torch_npu_pairs_with(environ, monkeypatch, torch, nearest):
+    monkeypatch.setattr(probe, "distribution_version", lambda name: torch)
+    reported = []
+    with pytest.raises(EmulationError, match=rf"no torch_npu pairs with it, .* install torch=={nearest}, the nearest"):
+        wheel.for_installed_torch(environ, reported.append)
+    assert reported == []  # nothing was to be downloaded
+    with pytest.raises(EmulationError, match="no torch_npu pairs"):
+        wheel.is_at_hand(torch, environ)
+
+
+def test_pip_is_asked_about_a_torch_newer_than_any_known(environ, monkeypatch):
+    monkeypatch.setattr(probe, "distribution_version", lambda name: "99.0.0")
+    with pytest.raises(EmulationError, match=r"torch_npu==99.0.0.\*: pip finds no wheel of it for this Python"):
         wheel.for_installed_torch(environ)
 
 

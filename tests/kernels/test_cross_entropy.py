@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -251,3 +253,22 @@ def test_no_vocabulary_and_no_axis_are_refused():
 def test_the_linear_form_refuses_a_transposed_weight():
     with pytest.raises(KernelArgumentError, match=r"hidden \[2, 5\], weight \[5, 9\]: expected \[\.\.\., H\]"):
         linear_cross_entropy(torch.randn(2, 5), torch.randn(5, 9), torch.tensor([1, 2]))
+
+
+def test_the_logits_of_a_chunk_are_freed_before_those_of_the_next(monkeypatch):
+    monkeypatch.setattr(_chunks, "_CHUNK_BYTES", 4 * COLUMNS)  # one token
+    alive, most = weakref.WeakSet(), []
+    logits_of = _chunks._logits
+
+    def counted(*inputs):
+        most.append(len(alive))
+        logits = logits_of(*inputs)
+        alive.add(logits)
+        return logits
+
+    monkeypatch.setattr(_chunks, "_logits", counted)
+    hidden, weight = torch.randn(len(LABELS), 8, requires_grad=True), torch.randn(COLUMNS, 8, requires_grad=True)
+    for reduction in ("mean", "none"):
+        linear_cross_entropy(hidden, weight, labels(), reduction=reduction).sum().backward()
+    assert len(most) == 3 * len(LABELS)  # of "none" backward computes them again
+    assert max(most) == 0

@@ -144,6 +144,7 @@ def test_each_symptom_has_text_that_makes_it_fast_to_search(name):
 
 
 def test_doctor_reads_files_and_runs_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))  # not the locks that builds have left on this host
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))  # doctor reports lock files of other jobs' builds there
     (tmp_path / "train.py").write_text("from peft import x\nx(load_in_8bit=True)\nraise SystemExit(9)\n")

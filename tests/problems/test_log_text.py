@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,12 @@ def test_the_end_of_a_large_log_keeps_encoding_and_line_numbers(tmp_path, encodi
 def test_a_utf_8_log_with_a_cut_character_stays_utf_8(tmp_path):
     (tmp_path / "job.log").write_bytes(LINES.encode()[1:])
     assert log_text.read(tmp_path / "job.log").lines[1] == LINES.split("\n")[1]
+
+
+def test_of_a_device_that_never_ends_only_the_beginning_is_read():
+    assert len(log_text.read(Path("/dev/zero"), largest=400).lines) == 1
+    with pytest.raises(SettingsError, match="/dev/zero: is larger than 4 MiB"):
+        reading.read(Path("/dev/zero"))
 
 
 def test_nothing_that_a_terminal_executes_is_printed():

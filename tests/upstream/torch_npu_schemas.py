@@ -40,9 +40,12 @@ def schemas(path: Path) -> dict[str, str]:
     """Return the schemas that a wheel's library registers, by operator; one that it does not have is left out."""
     with zipfile.ZipFile(path) as archive:
         library, yaml = archive.read(_LIBRARY), archive.read(_YAML).decode()
+    registered: dict[str, list[bytes]] = {}
+    for text in re.findall(rb"\x00([A-Za-z_][\w.]*\([^\x00]*\) -> [^\x00]+)(?=\x00)", library):
+        registered.setdefault(text.partition(b"(")[0].decode(), []).append(text)
     found = {}
     for name in called():
-        texts = re.findall(rb"\x00(" + re.escape(name.encode()) + rb"\([^\x00]*\) -> [^\x00]+)(?=\x00)", library)
+        texts = registered.get(name, [])
         declared = re.search(rf"func: {re.escape(name)}\(", yaml) is not None
         if len(set(texts)) != declared:
             raise SystemExit(f"{path.name}: {name} is {texts} in the library, declared in the yaml: {declared}")

@@ -15,6 +15,7 @@ Statistics emulated_statistics;
 API void ascend_adapt_emulated_statistics(Statistics *out) { *out = emulated_statistics; }
 
 static __thread int current_device = -1;
+static char is_used[MAX_DEVICES]; /* whether a thread has set the device */
 static __thread char recent_failure[1024];
 
 int emulated_failure(int code, const char *format, ...)
@@ -78,6 +79,14 @@ API int aclrtGetDeviceCount(uint32_t *count)
     return OK;
 }
 
+/* The utilization of its cube, vector and AI CPU cores and memory, in percent: the emulated device is never busy. */
+API int aclrtGetDeviceUtilizationRate(int32_t device, int32_t *percent)
+{
+    for (int part = 0; part < 4; part++)
+        percent[part] = 0;
+    return OK;
+}
+
 API int aclrtSetDevice(int32_t device)
 {
     int count = emulated_device_count();
@@ -85,6 +94,7 @@ API int aclrtSetDevice(int32_t device)
         return emulated_failure(INVALID_DEVICE, "device %d: the emulated machine has %d, ascend-run --nproc N gives it N",
                                 device, count);
     current_device = device;
+    is_used[device] = 1;
     return OK;
 }
 
@@ -112,11 +122,12 @@ API int aclrtSetCurrentContext(void *context)
     return OK;
 }
 
+/* Autograd's thread of a device that has no context leaves it alone; torch_npu has created no stream there. */
 API int aclrtGetPrimaryCtxState(int32_t device, uint32_t *flags, int32_t *active)
 {
     if (flags != NULL)
         *flags = 0;
-    *active = 1;
+    *active = device >= 0 && device < MAX_DEVICES && is_used[device];
     return OK;
 }
 
@@ -130,6 +141,13 @@ API const char *aclrtGetSocName(void)
 API int aclGetDeviceCapability(uint32_t device, int which, int64_t *value)
 {
     *value = which == 0 ? 24 : which == 1 ? 48 : which == 2 ? (192ll << 20) : 0;
+    return OK;
+}
+
+/* Nothing computes on the device: all of its units are idle. */
+API int aclrtGetDeviceUtilizationRate(int32_t device, int32_t *rates)
+{
+    memset(rates, 0, 4 * sizeof *rates); /* cube, vector, AI CPU, memory */
     return OK;
 }
 

@@ -1,6 +1,7 @@
 /* Operators that torch_npu launches directly, without the dispatcher, so that no Python kernel is called.
  *
- * aclnn*: padding in ProcessGroupHCCL; NPU*FloatStatus: the overflow flag of a device that saturates.
+ * aclnn*: padding in ProcessGroupHCCL; NPU*FloatStatus: the overflow flag of a device that saturates;
+ * Identity: copies of private formats.
  */
 #include "emulated.h"
 
@@ -211,6 +212,11 @@ API int aclopCompileAndExecute(const char *type, int inputs, const void *const *
         return write_flag(output_buffers, outputs, 0);
     if (strcmp(type, "NPUClearFloatStatus") == 0 || strcmp(type, "NPUClearFloatStatusV2") == 0) {
         ascend_adapt_emulated_overflow = 0;
+        return OK;
+    }
+    if (strcmp(type, "Identity") == 0) { /* a copy between tensors of a private format, such as resize_ makes */
+        const Buffer *from = input_buffers[0], *into = output_buffers[0];
+        memmove(into->data, from->data, from->size < into->size ? from->size : into->size);
         return OK;
     }
     return emulated_failure(UNSUPPORTED,

@@ -20,7 +20,7 @@ _OPERATORS = (
     "erfinv_", "erfinv.out", "fill_.Scalar", "fill_.Tensor", "zero_", "copy_", "clamp_", "clamp.out", "clamp",
     "clamp_min_", "add_.Tensor", "add.out", "add.Tensor", "sub_.Tensor", "sub.out", "sub.Tensor", "mul_.Tensor",
     "mul.out", "mul.Tensor", "div_.Tensor", "div.out", "div.Tensor", "sqrt_", "sqrt", "pow.Tensor_Scalar",
-    "addcmul_", "addcdiv_", "lerp_.Scalar", "lerp_.Tensor", "cat", "cat.out", "_cat", "clone", "tril", "triu", "tril_",
+    "addcmul_", "addcdiv_", "lerp_.Scalar", "lerp_.Tensor", "cat", "cat.out", "clone", "tril", "triu", "tril_",
     "triu_", "neg", "sign", "linalg_qr", "mm", "addmm", "where.self", "_fused_adam_", "_fused_adamw_",
     "_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr", "isnan", "isinf", "abs", "eq.Scalar", "ne.Scalar",
 )  # fmt: skip
@@ -36,7 +36,7 @@ def install() -> None:
     for name in _OPERATORS:
         base, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-        if operator is None or not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CPU"):
+        if operator is None or not torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator.name(), "CPU"):
             continue
         _libraries[-1].impl(name, _bounded(operator), "CPU", with_keyset=True, allow_override=True)
     _leave_out_saving()

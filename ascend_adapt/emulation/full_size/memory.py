@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ascend_adapt.emulation import library, location, report
 from ascend_adapt.emulation.full_size import ending, steps, work
@@ -200,16 +201,18 @@ def _purpose_of_tensors() -> dict[int, str]:
     """Return the address of each storage of weights, gradients and optimizer states, with its purpose."""
     purposes: dict[int, str] = {}
 
-    def put(tensor: Any, purpose: str) -> None:
-        if isinstance(tensor, torch.Tensor) and tensor.device.type == "npu":
-            purposes.setdefault(tensor.untyped_storage().data_ptr(), purpose)
+    def put(value: Any, purpose: str) -> None:
+        for tensor in _inner(value) if isinstance(value, torch.Tensor) else ():
+            if tensor.device.type == "npu":
+                purposes.setdefault(tensor.untyped_storage().data_ptr(), purpose)
 
     for reference in list(_parameters.values()):
         parameter = reference()
         if parameter is not None:
             put(parameter, WEIGHTS)
             put(parameter.grad, GRADIENTS)
-            put(getattr(parameter, "main_grad", None), GRADIENTS)
+            for name in ("main_grad", "narrow_gradient"):  # Megatron's, the native trainer's
+                put(getattr(parameter, name, None), GRADIENTS)
     for optimizer in filter(None, (reference() for reference in _optimizers)):
         parameters, states = _of_optimizer(optimizer)
         for parameter in parameters:
@@ -219,6 +222,17 @@ def _purpose_of_tensors() -> dict[int, str]:
             for value in state.values() if isinstance(state, dict) else ():
                 put(value, OPTIMIZER)
     return purposes
+
+
+def _inner(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensors that have memory: a DTensor, as FSDP2's parameters are, has none of its own."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        part = getattr(tensor, name)
+        if isinstance(part, torch.Tensor):  # and not its mesh
+            yield from _inner(part)
 
 
 def _of_optimizer(optimizer: Any) -> tuple[list[torch.Tensor], list[Any]]:
@@ -236,7 +250,12 @@ def _watch_native(module: Any) -> None:
         _end_step(optimizer)
         return result
 
+    def create(call: Any, optimizer: Any, args: Any, named: Any) -> None:
+        call(*args, **named)
+        _optimizers.append(weakref.ref(optimizer))  # it has its states before its first step
+
     wrapt.wrap_function_wrapper(module, "Optimizer.step", step)
+    wrapt.wrap_function_wrapper(module, "Optimizer.__init__", create)
 
 
 def _see_tensor(module: torch.nn.Module, name: str, tensor: Any) -> None:

@@ -35,7 +35,7 @@ def result_of(key: Any, values: Iterable[Any], create: Callable[[torch.Tensor], 
     if found is None:
         return False, None
     results, flops = found
-    report.tally.flops += flops
+    report.operations(flops)
     given = list(tensors_in(values))
 
     def again(result: Any) -> Any:

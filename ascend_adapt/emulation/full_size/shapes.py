@@ -82,7 +82,13 @@ def _without_masks(indices: list[Any]) -> list[Any]:
     return found
 
 
+def _local_scalar_dense(self: torch.Tensor) -> float | bool:
+    """Return a stand-in for one element of a large tensor."""
+    return values.stand_in("aten::_local_scalar_dense", self.dtype)
+
+
 _SPECIAL: dict[str, Callable[..., Any]] = {
+    "_local_scalar_dense": _local_scalar_dense,
     "nonzero": _nonzero,
     "masked_select": _masked_select,
     "index": _index,

@@ -24,10 +24,13 @@ _value_bytes = functools.cache(library.value_bytes)
 
 
 def hold(tensor: torch.Tensor) -> bool:
-    """Return whether tensors of this size and dtype hold values."""
+    """Return whether this tensor holds values: it and its storage are small enough for its dtype.
+
+    A small view of a large tensor, such as one micro batch of a mask, would read memory that nothing wrote.
+    """
     floats, others = _value_bytes()
-    size = tensor.numel() * tensor.element_size()
-    return bool(size <= (floats if tensor.is_floating_point() or tensor.is_complex() else others))
+    most = floats if tensor.is_floating_point() or tensor.is_complex() else others
+    return bool(tensor.numel() * tensor.element_size() <= most and tensor.untyped_storage().nbytes() <= most)
 
 
 def all_hold(values: Iterable[Any]) -> bool:

@@ -6,26 +6,36 @@ from typing import Any
 
 from ascend_adapt.emulation import library, report
 
-steps: list[tuple[int, list[dict[str, Any]]]] = []
-"""After each optimizer step: the floating-point operations and the collectives so far."""
+steps: list[tuple[int, int, list[dict[str, Any]]]] = []
+"""After each optimizer step: the floating-point operations, the recomputed ones, and the collectives so far."""
 
 
 def end_step() -> None:
     """Record what there is so far; DeepSpeed's ZeRO calls its optimizer once for each group, which is one step."""
     if steps and steps[-1][0] == report.tally.flops:
         steps.pop()
-    steps.append((report.tally.flops, library.traffic()))
+    steps.append(_so_far())
 
 
 def to_json() -> dict[str, Any]:
     """Return the operations and collectives between the last two steps; those so far if there was at most one."""
-    flops, traffic = steps[-1] if steps else (report.tally.flops, library.traffic())
+    flops, recomputed, traffic = steps[-1] if steps else _so_far()
     if len(steps) > 1:
-        flops_before, traffic_before = steps[-2]
+        flops_before, recomputed_before, traffic_before = steps[-2]
         before = {_key(one): one for one in traffic_before}
-        flops, traffic = flops - flops_before, [_without(one, before.get(_key(one))) for one in traffic]
+        flops, recomputed = flops - flops_before, recomputed - recomputed_before
+        traffic = [_without(one, before.get(_key(one))) for one in traffic]
     found = [one for one in traffic if one["calls"]]
-    return {"flops": flops, "collectives": found, "of_one_step": len(steps) > 0}
+    return {
+        "flops": flops,
+        "recomputed_flops": recomputed,
+        "collectives": found,
+        "of_one_step": len(steps) > 0,
+    }
+
+
+def _so_far() -> tuple[int, int, list[dict[str, Any]]]:
+    return report.tally.flops, report.tally.recomputed_flops, library.traffic()
 
 
 def _key(one: dict[str, Any]) -> tuple[str, str, str]:

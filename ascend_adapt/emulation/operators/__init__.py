@@ -10,24 +10,33 @@ from types import ModuleType
 
 import torch
 
+from ascend_adapt.emulation import graphs
 from ascend_adapt.emulation.operators import (
+    activations,
     adam,
     aten_gradients,
     bmm,
     casts,
+    convolution,
     cross_entropy,
     dropout,
+    expert_choice,
     float_status,
     gelu,
+    grouped_matmul,
     layer_norm,
     linear,
     masked_softmax,
     products,
+    quantised,
     recurrent,
     ring_attention,
     rms_norm,
     rotary,
+    slicing,
     swiglu,
+    sync_batch_norm,
+    token_permutation,
     transpose,
 )
 from ascend_adapt.emulation.operators.fusion_attention import kernels as attention_kernels
@@ -54,10 +63,20 @@ FAMILIES: tuple[ModuleType, ...] = (
     float_status,
     recurrent,
     products,
+    grouped_matmul,
+    token_permutation,
+    expert_choice,
+    quantised,
+    slicing,
+    activations,
+    convolution,
+    sync_batch_norm,
 )
 
 # torch_npu's own code for these calls operators that have a kernel here, or reads its own records: it is kept.
 KEPT = ("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr")
+# Since 2.13 torch_npu's own code for these calls the operator with an underscore, which has the gradient.
+_KEPT_WITH_UNDERSCORE = ("npu_moe_token_unpermute", "npu_moe_token_unpermute_with_routing_map")
 
 _library: torch.library.Library | None = None
 
@@ -75,9 +94,10 @@ def register() -> list[str]:
         for entry in entries:
             schema = schemas[entry.operator]
             if schema is not None:
-                kernel = boxed(entry, schema)
+                kernel = graphs.recorded(boxed(entry, schema))
                 override(_library, entry.operator, kernel, entry.dispatch_key)
-    return [f"npu::{name}" for name in (*schemas, *KEPT) if schemas.get(name, _schema(name)) is not None]
+    kept = (*KEPT, *(name for name in _KEPT_WITH_UNDERSCORE if schemas[f"_{name}"] is not None))
+    return [f"npu::{name}" for name in (*schemas, *kept) if schemas.get(name, _schema(name)) is not None]
 
 
 def _schema(operator: str) -> torch.FunctionSchema | None:

@@ -5,24 +5,11 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
-from ascend_adapt.emulation.operators.tensors import dtype as dtype_of
+from ascend_adapt.emulation.operators.scalar_types import dtype_of
+from ascend_adapt.emulation.operators.tensors import dtype as name_of
 from ascend_adapt.emulation.operators.tensors import shape
-from ascend_adapt.errors import OperatorMissing
 from ascend_adapt.npu_limits import casts as limits
 
-# The numbers of c10::ScalarType (pytorch c10/core/ScalarType.h), which npu_dtype_cast takes as int since 2.13.
-_SCALAR_TYPES = {
-    0: torch.uint8,
-    1: torch.int8,
-    2: torch.int16,
-    3: torch.int32,
-    4: torch.int64,
-    5: torch.float16,
-    6: torch.float32,
-    7: torch.float64,
-    11: torch.bool,
-    15: torch.bfloat16,
-}
 BASE_FORMATS = frozenset({-1, 0, 1, 2, 16, 27, 30, 35, 47})
 """ACL formats with torch's element order or a permutation of it; the others are private to the hardware."""
 
@@ -34,13 +21,13 @@ _FORMATS = BASE_FORMATS | {3, 4, 12, 29, 32, 33}
 @kernel("npu_dtype_cast", "_npu_dtype_cast")
 def dtype_cast(self: torch.Tensor, dtype: int | torch.dtype) -> torch.Tensor:
     """Return a copy in another dtype."""
-    return self.detach().to(_dtype(dtype), copy=True)
+    return self.detach().to(dtype_of(dtype), copy=True)
 
 
 @kernel("npu_dtype_cast_backward", "_npu_dtype_cast_backward")
 def dtype_cast_backward(grad: torch.Tensor, dtype: int | torch.dtype, grad_dtype: int | None = None) -> torch.Tensor:
     """Return the gradient in the dtype of the forward input."""
-    return grad.to(_dtype(dtype), copy=True)
+    return grad.to(dtype_of(dtype), copy=True)
 
 
 @kernel("_npu_format_cast", "_npu_format_cast.aclnn", "_npu_format_cast.input_dtype", has_format=True)
@@ -66,7 +53,7 @@ def copy_in_own_form(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 @kernel("copy_memory_")
 def copy_memory(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Copy ``src`` to the input in memory order, and return it."""
-    found = f"self is {dtype_of(self)} {shape(self)}, src is {dtype_of(src)} {shape(src)}"
+    found = f"self is {name_of(self)} {shape(self)}, src is {name_of(src)} {shape(src)}"
     limits.SAME_DTYPE.require(self.dtype == src.dtype, found)
     return self.copy_(src.reshape(self.shape))
 
@@ -77,14 +64,3 @@ def _require_format(x: torch.Tensor, acl_format: int) -> None:
     own = x.numel() * x.element_size()
     aliases = acl_format not in BASE_FORMATS and (x.storage_offset() > 0 or whole - own >= ALLOCATION_BYTES)
     limits.WHOLE_STORAGE.require(not aliases, f"acl_format is {acl_format}, input {shape(x)} is {own} of {whole} bytes")
-
-
-def _dtype(dtype: int | torch.dtype) -> torch.dtype:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype not in _SCALAR_TYPES:
-        raise OperatorMissing(
-            f"npu::npu_dtype_cast: dtype={dtype}, expected the number of a dtype of torch — "
-            "the emulation does not have torch_npu's additional dtypes"
-        )
-    return _SCALAR_TYPES[dtype]

@@ -122,13 +122,15 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         except LimitNotKept as broken:
             raise report.violation(name, broken.limit.text, broken.observed) from None
         if full_size.is_on():
-            report.tally.flops += flops.of(name, args, results)
+            report.operations(flops.of(name, args, results))
             if key is not None:
                 kept = results if not isinstance(results, tuple) else results[: len(schema.returns)]
                 operations = report.tally.flops - flops_before
                 remembered.remember(key, given.values(), kept, operations, lambda one: originals.get(id(one)))
         if saturation.is_on() and not only_shapes:
             saturation.saturate((results, list(arguments.values()) if writes else ()))
+        if isinstance(results, list):
+            return [to_npu(0, result) for result in results]
         if not isinstance(results, tuple):
             return to_npu(0, results)
         return tuple(to_npu(index, result) for index, result in enumerate(results[: len(schema.returns)]))

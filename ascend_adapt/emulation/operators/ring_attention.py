@@ -40,8 +40,6 @@ def ring_attention_update(
     if packed and input_softmax_layout != "TND":
         lengths = _lengths(prev_attn_out, actual_seq_qlen)
         shares = [_rows(share, lengths) for share in shares]
-    elif packed:
-        _lengths(prev_attn_out, actual_seq_qlen)
     factors = [_like_attention(share, prev_attn_out, packed) for share in shares]
     joined = wide(prev_attn_out) * factors[0] + wide(cur_attn_out) * factors[1]
     return joined.to(prev_attn_out.dtype), largest, total

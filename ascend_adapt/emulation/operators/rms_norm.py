@@ -57,3 +57,40 @@ def _require_gamma(x: torch.Tensor, gamma: torch.Tensor) -> None:
 
 def _normalised(gamma: torch.Tensor) -> tuple[int, ...]:
     return tuple(range(-gamma.dim(), 0))
+
+
+@kernel("npu_add_rms_norm_v2_functional", needs_a2=True)
+def add_rms_norm_v2_functional(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the reciprocal root mean square, the norm of x1 + x2, and x1 + x2."""
+    y, rstd, total = add_rms_norm(x1, x2, gamma, epsilon)
+    return rstd, y, total
+
+
+@kernel("npu_add_rms_norm_v2", needs_a2=True)
+def add_rms_norm_v2(x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """Write the norm of x1 + x2 to x1, x1 + x2 to x2, and return the reciprocal root mean square."""
+    y, rstd, total = add_rms_norm(x1, x2, gamma, epsilon)
+    x1.copy_(y)
+    x2.copy_(total)
+    return rstd
+
+
+@kernel("npu_add_rms_norm_cast", needs_a2=True)
+def add_rms_norm_cast(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the norm of x1 + x2 in float32 and in its dtype, the reciprocal root mean square, and x1 + x2."""
+    y, rstd, total = add_rms_norm(x1, x2, gamma, epsilon)
+    precise = wide(total) * rstd * wide(gamma)
+    return precise.float(), y, rstd, total
+
+
+@kernel("npu_gemma_rms_norm")
+def gemma_rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return x / sqrt(mean(x^2) + epsilon) * (1 + gamma), and the reciprocal root mean square."""
+    _require_gamma(self, gamma)
+    x = wide(self)
+    rstd = torch.rsqrt(x.square().mean(_normalised(gamma), keepdim=True) + epsilon)
+    return (x * rstd * (1 + wide(gamma))).to(self.dtype), rstd.float()

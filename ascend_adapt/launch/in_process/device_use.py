@@ -1,6 +1,7 @@
 """Whether the ranks of a job for an NPU use it: a program that finds no CUDA may train on the host's CPU instead.
 
-A process that allocated memory on an NPU leaves one file in the run directory, a rank that only imported torch another.
+A process that allocated memory on an NPU leaves one file in the run directory. A rank that only imported torch leaves
+another; so does a script under a command, where no process is known to be a rank.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ def watch(run_dir: Path, *, is_rank: bool) -> None:
     from wrapt import register_post_import_hook
 
     pid, reported = os.getpid(), list[bool]()
+    should_use = is_rank or _runs_a_script()  # at its end Python has deleted __main__.__file__
 
     def report() -> None:
         if os.getpid() == pid and not reported and run_dir.is_dir():
             reported.append(True)
             if _uses_an_npu():
                 (run_dir / USED).touch()
-            elif is_rank:
+            elif should_use:
                 (run_dir / UNUSED).touch()
 
     # torch_npu releases its devices in an exit handler of its own; those registered later run earlier.
@@ -36,6 +38,12 @@ def watch(run_dir: Path, *, is_rank: bool) -> None:
 def is_unused(run_dir: Path) -> bool:
     """Return whether ranks have imported torch, and no process of the job has used an NPU."""
     return (run_dir / UNUSED).exists() and not (run_dir / USED).exists()
+
+
+def _runs_a_script() -> bool:
+    """Return whether this process runs a file of the user's, rather than an installed launcher such as torchrun."""
+    file = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    return file.suffix == ".py" and not {"site-packages", "dist-packages"} & {*file.parts}
 
 
 def _uses_an_npu() -> bool:

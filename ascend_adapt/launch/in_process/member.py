@@ -114,6 +114,10 @@ def _compare(run_dir: RunDirectory, own: dict[str, Any]) -> None:
             data: dict[str, Any] = json.loads(path.read_text())
             if data["job"] == own["job"] and agreement.met(own, data):
                 facts_by_rank[int(data["rank"])] = data["facts"]
+        except OSError as error:
+            raise LaunchError(
+                f"{path}: {error.strerror}, expected a file that this rank can read — remove it, or correct the umask"
+            ) from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise LaunchError(f"{path}: is not a status file ({one_line(error)}) — remove it") from error
     found = agreement.differences(facts_by_rank)

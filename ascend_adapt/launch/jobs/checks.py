@@ -48,6 +48,18 @@ class Problems:
         raise (UsageError if is_usage else LaunchError)("\n".join(texts))
 
 
+def check_working_folder() -> None:
+    """Check that the working folder exists: without it, neither relative paths nor MKL's libraries are found.
+
+    Raises:
+        UsageError: it was removed.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(f"working folder: {error.strerror}, expected one that exists — cd to it") from error
+
+
 def check(request: Request, environ: Mapping[str, str]) -> None:
     """Check everything that depends neither on devices nor on hosts.
 

@@ -53,7 +53,8 @@ class Context:
         from ascend_adapt.emulation import environment as emulated
 
         wanted = emulated.count_devices(request.nproc, environ)
-        emulation = emulated.prepare(request.soc, wanted, environ, notes.append, request.full_size_steps)
+        sizes = request.full_size_steps, request.memory
+        emulation = emulated.prepare(request.soc, wanted, environ, notes.append, *sizes)
         visible = {**environ, **environment.visible_npus(environ)}
         narrowed = "ASCEND_RT_VISIBLE_DEVICES" in visible
         found = probe.count_devices("npu", visible) if narrowed else emulation.devices

@@ -146,7 +146,9 @@ class Job:
             raise LaunchError(
                 f"{run_dir.path}: {found}, expected a run directory — give the one that ascend-run printed"
             ) from error
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except OSError as error:
+            raise LaunchError(f"{run_dir.job}: cannot be read ({error.strerror}) — choose another directory") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise LaunchError(f"{run_dir.job}: is not a job file ({error}) — remove it") from error
 
     def is_alive(self) -> bool:

@@ -13,6 +13,7 @@ from ascend_adapt.errors import LaunchError
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*"
 _LINE = re.compile(rf"(?P<address>(?:{_NAME}@)?{_NAME})\s+(?P<word>slots?)=(?P<slots>[0-9]+)")
 _MOST_SLOTS = 4096
+_MOST_CHARACTERS = 1 << 24
 _EXPECTED = f"expected `name slots=N` with N from 1 to {_MOST_SLOTS}"
 
 
@@ -40,11 +41,14 @@ def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
         LaunchError: it cannot be read, is empty, or has a malformed or duplicate line.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as stream:
+            text = stream.read(_MOST_CHARACTERS + 1)
     except OSError as error:
         raise LaunchError(f"hostfile {path}: {error.strerror}, expected a file to read — correct --hostfile") from error
     except UnicodeDecodeError as error:
         raise LaunchError(f"hostfile {path}: is not text ({error.reason}) — give DeepSpeed's format") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise LaunchError(f"hostfile {path}: has more than {_MOST_CHARACTERS} characters — give DeepSpeed's format")
     return parse(text, str(path), warn)
 
 

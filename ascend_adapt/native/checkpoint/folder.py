@@ -119,6 +119,9 @@ def recorded_sums(folder: Path) -> dict[str, str]:
         raise ValueError(f"its {SUMS} cannot be read")
     sums = {name: value for value, name in words}
     files = {one.name for one in folder.iterdir()} - {SUMS}
+    for name in sorted(files):
+        if (folder / name).exists() and not (folder / name).is_file():
+            raise ValueError(f"{name} is not a regular file")
     for name in sorted(files ^ set(sums)):
         raise ValueError(f"{name} is missing" if name in sums else f"{name} has no sum")
     return sums

@@ -19,7 +19,7 @@ from ascend_adapt.native.samples.blank_infilling import Blanks, Row
 from ascend_adapt.native.samples.glm_documents import Documents, DocumentSamples, split_documents
 from ascend_adapt.native.samples.glm_text import load_vocabulary, token_prefix
 from ascend_adapt.native.samples.language_filter import EnglishOnly
-from ascend_adapt.native.samples.workers import data_loader, end_workers
+from ascend_adapt.native.samples.workers import data_loader, end_workers, owned
 from ascend_adapt.native.step.pipeline import MicroBatch
 
 LENGTH_MULTIPLE = 16
@@ -48,7 +48,7 @@ class GlmSamples:
         """Return the next micro batches, on the device."""
         if self._micro_batches is None:
             self._micro_batches = iter(self._loader)
-        parts = [next(self._micro_batches) for _ in range(micro_batches)]
+        parts = [owned(next(self._micro_batches)) for _ in range(micro_batches)]
         if self._pads:
             parts = of_one_length(parts)
         return [to_device(part, self.device) for part in parts]

@@ -15,7 +15,7 @@ from ascend_adapt.native.config.batches import samples_wanted
 from ascend_adapt.native.config.train_config import Data, TrainConfig
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.samples.token_files import empty_by_split
-from ascend_adapt.native.samples.workers import data_loader, end_workers
+from ascend_adapt.native.samples.workers import data_loader, end_workers, owned
 from ascend_adapt.native.step.pipeline import Batch
 
 PARTS = ("train", "valid", "test")
@@ -69,8 +69,8 @@ class Samples:
         for _ in range(micro_batches):
             part = next(self._micro_batches, None)
             if part is None:
-                raise DataError(f"{self.part}: no sample is left for the next step — use more text, or fewer steps")
-            parts.append(part)
+                raise DataError(f"{self.part}: no sample is left for the next step — give more text, or fewer steps")
+            parts.append(owned(part))
         names = [*self._names, *(["masked_out"] if "masked_out" in parts[0] else [])]
         return {name: torch.cat([part[name] for part in parts]).to(self.device, non_blocking=True) for name in names}
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.native.signals import leave_to_parent
+from ascend_adapt.native.step.pipeline import MicroBatch
 
 
 def data_loader(
@@ -23,6 +24,15 @@ def data_loader(
         worker_init_fn=leave_to_parent,
         **order,
     )
+
+
+def owned(batch: MicroBatch) -> MicroBatch:
+    """Return a batch of a worker in this process's own memory.
+
+    Each tensor in shared memory holds a file descriptor: those of a step with hundreds of micro batches exceed
+    `ulimit -n`.
+    """
+    return {name: tensor.clone() if tensor.is_shared() else tensor for name, tensor in batch.items()}
 
 
 def end_workers(batches: Iterator[Any] | None) -> None:

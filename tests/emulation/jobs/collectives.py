@@ -6,6 +6,9 @@ import torch
 import torch.distributed as dist
 from record import record
 from torch.distributed import _coalescing_manager
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import context_parallel_unshard
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.npu.set_device(RANK)
@@ -128,3 +131,23 @@ with _coalescing_manager(device=DEVICE, async_ops=True) as pending:
     dist.irecv(came, other)
 pending.wait()
 record(["coalesced messages", came.unique().tolist()])
+
+# Statistics over the batches of all ranks.
+every = torch.randn(8, 3, 5, generator=torch.Generator().manual_seed(0))
+own = every[4 * RANK : 4 * RANK + 4].npu().requires_grad_()
+whole = every.clone().requires_grad_()
+norm, expected = torch.nn.SyncBatchNorm(3).npu(), torch.nn.BatchNorm1d(3)
+norm(own).pow(3).sum().backward()
+expected(whole).pow(3).sum().backward()
+pairs = [(own.grad, whole.grad[4 * RANK : 4 * RANK + 4]), (norm.running_var, expected.running_var)]
+record(["SyncBatchNorm", [torch.allclose(one.cpu(), other, atol=1e-5) for one, other in pairs]])
+
+# The keys of the other rank come by a ring; steps over earlier keys have no mask.
+query = torch.randn(1, 2, 16, 8, generator=torch.Generator().manual_seed(1))
+wanted = torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
+mesh = init_device_mesh("npu", (SIZE,))
+parts = [query.npu() for _ in range(3)]
+with context_parallel(mesh, buffers=parts, buffer_seq_dims=[2, 2, 2]):
+    found = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+    (found,) = context_parallel_unshard(mesh, [found], [2])
+record(["context_parallel", torch.allclose(found.cpu(), wanted, atol=1e-5)])

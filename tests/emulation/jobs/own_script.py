@@ -33,6 +33,10 @@ for step in range(3):
     mean = loss.detach().clone()
     if rank != -1:
         torch.distributed.all_reduce(mean, op=torch.distributed.ReduceOp.AVG)
+        total = torch.tensor([1, mean.item()], dtype=torch.float64, device=device)
+        torch.distributed.all_reduce(total)
+        assert total[0] == ranks
+        assert abs(total[1] / ranks - mean) < 1e-6
     if rank <= 0:
         print(f"step {step} loss {mean.item():.6f}")
 layer, here = torch.nn.Linear(8, 1).cuda(), [int(os.environ.get("LOCAL_RANK", 0))]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
+
 import torch
+from emulation.operators import convolution_cases, expert_cases
 from emulation.operators.case import Check
 from torch.nn import functional
 
-CASES = []
+CASES = [*expert_cases.CHECKS, *convolution_cases.CHECKS]
 
 
 def case(function):
@@ -220,6 +225,10 @@ def a_ring_of_two_halves_of_the_keys_is_the_whole():
             x, both = (tensor.transpose(0, 1).cpu() for tensor in (q[own], torch.cat((q[own], q[own] * 0.5))))
             wanted.append(((x @ both.transpose(-1, -2)).softmax(-1) @ both).transpose(0, 1))
         torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-5)
+    # With statistics in token order the lengths are not needed: op-plugin's own test passes ends.
+    assert (
+        join(*parts[0], *parts[1], **{**options, "actual_seq_qlen": torch.tensor([2, 5]).npu()})[0].cpu().equal(found)
+    )
 
 
 @case
@@ -244,6 +253,87 @@ def torch_attention_goes_through_the_fused_operator():
     wanted = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
     assert sum(count for name, count in report.tally.operators.items() if "npu_fusion_attention" in name) > before
+
+
+@case
+def a_graph_is_captured_and_replayed():
+    x, graph = torch.zeros(4).npu(), torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        y = operator("fast_gelu")(x * 2 + 1)
+    x.copy_(torch.arange(4.0))
+    graph.replay()
+    assert y.equal(operator("fast_gelu")(x * 2 + 1))
+    assert raised(RuntimeError, lambda: captured(x.sum().item), "while a graph is captured")
+    layer, inputs = torch.nn.Linear(4, 3).npu(), normal(2, 4).npu()
+    graphed = torch.npu.make_graphed_callables(layer, (normal(2, 4).npu(),))
+    graphed(inputs).sum().backward()
+    assert layer.weight.grad.cpu().allclose(inputs.cpu().sum(0).expand(3, 4))
+
+
+def captured(call):
+    with torch.npu.graph(torch.npu.NPUGraph()):
+        call()
+
+
+@case
+def what_is_compiled_runs_eagerly():
+    from ascend_adapt.emulation import report
+
+    x = normal(3).npu().requires_grad_()
+    torch.compile(lambda x: (x * 2).sum(), mode="max-autotune")(x).backward()
+    assert x.grad.tolist() == [2, 2, 2]
+    assert any(kind == "not compiled" for kind, _, _ in report.tally.findings)
+
+
+@case
+def profilers_record_operators_with_their_shapes():
+    import torch_npu
+
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        normal(4, 6).npu() @ normal(6, 2).npu()
+    shapes = {one.key: one.input_shapes for one in profiler.key_averages(group_by_input_shape=True)}
+    assert shapes["aten::matmul"][:2] == [[4, 6], [6, 2]]
+    assert torch.npu.utilization() == 0
+    with tempfile.TemporaryDirectory() as folder:
+        into = torch_npu.profiler.tensorboard_trace_handler(folder)
+        profiler = torch_npu.profiler.profile(record_shapes=True, on_trace_ready=into)
+        profiler.start()
+        normal(4, 6).npu() @ normal(6, 2).npu()
+        profiler.stop()
+        (file,) = Path(folder).rglob("trace_view.json")
+        trace = json.loads(file.read_text())
+    found = [one["args"]["Input Dims"].split() for one in trace if one["name"] == "aten::matmul" and "args" in one]
+    assert ["4,6;", "6,2"] in found
+
+
+@case
+def float16_where_the_cpu_has_no_kernel_for_it():
+    x = normal(1, 2, 4, 4).half()
+    wide = functional.interpolate(x.float(), size=(6, 6), mode="bicubic", antialias=True)
+    found = functional.interpolate(x.npu(), size=(6, 6), mode="bicubic", antialias=True)
+    assert found.cpu().equal(wide.half())
+    into = x.npu()
+    torch._VF._add_relu_(into, x.npu())
+    assert into.cpu().equal((x + x).relu())
+
+
+@case
+def lengths_of_packed_sequences_are_on_the_host():
+    x = normal(3, 2, 4).npu()
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 1]))
+    assert (packed.data.device.type, packed.batch_sizes.tolist()) == ("npu", [2, 1, 1])
+    assert packed.data.shape == (6, 4)  # with the padding
+    padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed)
+    assert padded.equal(x)
+    assert lengths.tolist() == [3, 1]
+    assert raised(RuntimeError, lambda: torch._VF._pack_padded_sequence(x, torch.tensor([3, 1]).npu(), False), "CPU")
+
+
+@case
+def a_maximum_into_another_dtype():
+    one, other = torch.tensor([1, 5], dtype=torch.int32).npu(), torch.tensor([3, 2]).npu()
+    into = torch.zeros(1, dtype=torch.int64).npu()
+    assert torch.max(one, other, out=into).tolist() == [3, 5]
 
 
 @case

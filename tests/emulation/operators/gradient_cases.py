@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from emulation.operators import convolution_cases, expert_cases
 from emulation.operators.case import Gradient
 from torch.nn import functional
 
@@ -42,6 +43,12 @@ def rotary(x, cos, sin, mode):
 def swiglu(x, dim):
     first, second = x.tensor_split(2, dim)
     return first * torch.sigmoid(first) * second
+
+
+def geglu(x, left):
+    first, second = x.chunk(2, -1)
+    kept, activated = (second, first) if left else (first, second)
+    return kept * functional.gelu(activated, approximate="tanh")
 
 
 def rms_cases():
@@ -117,6 +124,14 @@ def activation_cases():
                 lambda x, form=form: functional.gelu(x, approximate=form),
                 x,
                 "NpuGeluBackward0",
+            )
+        for left in (False, True):
+            yield Gradient(
+                f"geglu {left} {dtype}",
+                lambda x, left=left: npu().npu_geglu(x, -1, 1, left)[0],
+                lambda x, left=left: geglu(x, left),
+                {"x": normal(5, 8, dtype=dtype) * 3},
+                "NpuGegluBackward0",
             )
         for name, node in (("fast_gelu", "FastGeluBackward0"), ("npu_fast_gelu", "NpuFastGeluBackward0")):
             yield Gradient(
@@ -307,4 +322,6 @@ CASES = [
     *dropout_cases(),
     *loss_cases(),
     *recurrent_cases(),
+    *expert_cases.GRADIENTS,
+    *convolution_cases.GRADIENTS,
 ]

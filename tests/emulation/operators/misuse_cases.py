@@ -16,15 +16,19 @@ from ascend_adapt.npu_limits import (
     dropout,
     float_status,
     gelu,
+    grouped_matmul,
     layer_norm,
     linear,
     masked_softmax,
     products,
+    quantised,
     recurrent,
     ring_attention,
     rms_norm,
     rotary,
+    slicing,
     swiglu,
+    token_permutation,
     transpose,
 )
 from ascend_adapt.npu_limits import fusion_attention as attention
@@ -326,6 +330,7 @@ def activations_and_products():
     yield misuse("approximate", "npu_gelu", gelu.APPROXIMATE, x, approximate="sigmoid")
     yield misuse("nine dimensions", "npu_gelu", gelu.DIMENSION_COUNT, lambda: npu(*[1] * 9))
     yield misuse("float64", "npu_fast_gelu", gelu.DTYPE, lambda: npu(2, 8, dtype=F64))
+    yield misuse("odd size", "npu_geglu", gelu.HALVES, lambda: npu(2, 7))
     yield misuse("dtypes", "npu_bmmV2", bmm.DTYPE, x, lambda: npu(8, 2, dtype=torch.float16), [])
     yield misuse("inner sizes", "npu_bmmV2", bmm.SHAPES, lambda: npu(2, 3, 4), lambda: npu(2, 5, 4), [])
     yield misuse("a batch", "npu_linear", linear.MATRICES, lambda: npu(2, 3, 8), lambda: npu(4, 8))
@@ -411,6 +416,63 @@ def recurrences():
     yield lstm("sizes", recurrent.SHAPES, columns=24)
 
 
+def experts():
+    def whole(*values: int):
+        return lambda: torch.tensor(values).npu()
+
+    def product(
+        name: str, limit: Any, x=(4, 8), w=(2, 8, 3), groups=(2, 4), dtype: Any = torch.float32, **options: Any
+    ):
+        tensors = (lambda: [npu(*x, dtype=dtype)], lambda: [npu(*w, dtype=dtype)])
+        named = {"group_list": whole(*groups), "split_item": 3, "group_type": 0} | options
+        return misuse(name, "npu_grouped_matmul", limit, *tensors, **named)
+
+    yield product("no group_type", grouped_matmul.GROUP_TYPE, group_type=None)
+    yield product("split_item", grouped_matmul.SPLIT_ITEM, split_item=4)
+    yield product("rows in no group", grouped_matmul.GROUP_LIST, groups=(2, 3))
+    yield product("sizes", grouped_matmul.PAIRS, w=(2, 7, 3))
+    yield product("dtype", grouped_matmul.DTYPE, dtype=torch.int16)
+    yield product("a long row", grouped_matmul.INNER, x=(4, 65536), w=(2, 65536, 1))
+    added = (lambda: npu(16, 3), lambda: npu(4, 8), lambda: npu(4, 3), whole(2, 4))
+    yield misuse("transposed", "npu_grouped_matmul_add", grouped_matmul.ADD, *added, transpose_x=False)
+    tokens, chosen = lambda: npu(4, 8), lambda: npu(4, 2, dtype=torch.int32)  # noqa: E731
+    name = "npu_moe_token_permute"
+    yield misuse("padded", name, token_permutation.NOT_PADDED, tokens, chosen, padded_mode=True)
+    yield misuse("tokens", name, token_permutation.TOKENS, tokens, lambda: npu(3, 2, dtype=torch.int32))
+    routed = lambda: npu(4, 2, dtype=torch.bool)  # noqa: E731
+    name = "npu_moe_token_permute_with_routing_map"
+    yield misuse("too few", name, token_permutation.ROUTED, tokens, routed, num_out_tokens=4)
+
+
+def of_underscored(name: str, operator: str, limit: Any, *args: Any, **kwargs: Any) -> Misuse:
+    """Return a case of an operator whose kernel has an underscore in front of the name that users call."""
+    case = misuse(name, operator, limit, *args, **kwargs)
+    return Misuse(case.name, case.call, f"_{operator}", limit)
+
+
+def experts_back():
+    rows, places = lambda: npu(5, 8), whole_range(5)  # noqa: E731
+    name = "npu_moe_token_unpermute"
+    yield of_underscored("probs", name, token_permutation.PROBS, rows, places, probs=lambda: npu(2, 2))
+    restored = {"restore_shape": [5, 8], "probs": lambda: npu(5, 1)}
+    name = "npu_moe_token_unpermute_with_routing_map"
+    yield of_underscored("no map", name, token_permutation.MAP, rows, places, **restored)
+
+
+def whole_range(count: int):
+    return lambda: torch.arange(count, dtype=torch.int32).npu()
+
+
+def slices_and_integers():
+    x = lambda: npu(4, 5)  # noqa: E731
+    yield misuse("outside", "npu_slice", slicing.BLOCK, x, [0, 3], [4, 3])
+    yield misuse("backwards", "npu_indexing", slicing.STRIDES, x, [3, 0], [0, 5], [-1, 1])
+    yield misuse("one dimension", "npu_pad", slicing.PADDINGS, x, [1, 1])
+    yield misuse("floats", "npu_quant_matmul", quantised.INT8, x, lambda: npu(5, 2), lambda: npu(2))
+    integers = [lambda: npu(4, 5, dtype=torch.int8), lambda: npu(4, 2, dtype=torch.int8)]
+    yield misuse("sizes", "npu_quant_matmul", quantised.INNER, *integers, lambda: npu(2))
+
+
 CASES = [
     *attention_arguments(),
     *attention_masks(),
@@ -423,4 +485,7 @@ CASES = [
     *steps(),
     *casts_and_dropout(),
     *recurrences(),
+    *experts(),
+    *experts_back(),
+    *slices_and_integers(),
 ]

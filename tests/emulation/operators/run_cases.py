@@ -39,6 +39,8 @@ def run_misuse(case: Misuse) -> str:
 
 
 def main(table: str, to: str) -> None:
+    # As guides do first, before torch_npu has created a stream on any device: backward() must find one.
+    torch.npu.set_compile_mode(jit_compile=False)
     results = {}
     for case in importlib.import_module(f"emulation.operators.{table}").CASES:
         torch.manual_seed(0)

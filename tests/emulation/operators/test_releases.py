@@ -41,7 +41,25 @@ def test_every_release_has_what_the_kernels_need(release):
 
 
 # Arguments that a kernel ignores while they have their defaults.
+_NOT_TAKEN_BY = {
+    "npu_dynamic_quant": "dst_type_max",
+    "npu_dynamic_quant_asymmetric": "dst_type_max",
+    "npu_grouped_matmul": "activation_input activation_quant_offset activation_quant_scale offset "
+    "per_token_scale_dtype scale_dtype weight_dtype x_dtype",
+    "npu_grouped_matmul.List": "activation_input activation_quant_offset activation_quant_scale offset",
+    "npu_grouped_matmul_swiglu_quant": "bias offset",
+    "npu_moe_finalize_routing": "drop_pad_mode k",
+    "npu_moe_gating_top_k": "input_ids tid2eid",
+    "npu_moe_token_permute_grad": "padded_mode",
+    "npu_moe_token_permute_grad_v2": "padded_mode",
+    "npu_moe_token_unpermute_grad": "padded_mode",
+    "npu_moe_token_unpermute_grad_v2": "padded_mode",
+    "npu_quant_matmul": "group_sizes pertoken_scale_dtype scale_dtype x1_dtype x2_dtype y_scale",
+    "npu_trans_quant_param": "round_mode",
+    "npu_weight_quant_batchmatmul": "inner_precise weight_dtype",
+}
 NOT_TAKEN = {
+    *((operator, name) for operator, names in _NOT_TAKEN_BY.items() for name in names.split()),
     ("npu_cross_entropy_loss_backward", "lse_square_scale_for_zloss"),
     ("npu_dtype_cast", "input_dtype"),
     ("npu_dtype_cast_backward", "input_dtype"),

@@ -53,6 +53,15 @@ def test_ranks_that_differ_stop_before_the_script(how, ascend_run, different, to
     assert f"ascend-adapt status: rank 1 differs from rank 0: {REPORT[how]}" in status.stderr
 
 
+def test_a_status_that_a_rank_cannot_read_is_no_traceback(ascend_run, different, toy, tmp_path):
+    (tmp_path / "train.py").write_text("import signal; signal.pause()")
+    there = different("os.makedirs(os.environ['ASCEND_ADAPT_RUN_DIR'] + '/adapt-status.9.json')")
+    job = ascend_run("--nproc", "2", "--log-dir", "run", "train.py", PYTHONPATH=f"{there}:{toy}")
+    assert job.returncode == 1
+    assert "adapt-status.9.json: Is a directory, expected a file that this rank can read" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
 def test_of_two_ranks_at_least_the_last_to_come_sees_it(ascend_run, different, toy, tmp_path):
     """Not even a line of the script runs in the rank that came last; the first may have begun."""
     (tmp_path / "train.py").write_text(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ascend_adapt.errors import LaunchError
@@ -55,6 +57,12 @@ def test_text_that_is_none(tmp_path):
     (tmp_path / "hosts").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(LaunchError, match="is not text"):
         hostfile.read(tmp_path / "hosts", print)
+
+
+def test_a_device_that_never_ends_is_refused(monkeypatch):
+    monkeypatch.setattr(hostfile, "_MOST_CHARACTERS", 1 << 16)
+    with pytest.raises(LaunchError, match="has more than 65536 characters"):
+        hostfile.read(Path("/dev/zero"), print)
 
 
 HOSTS = (Host("w-1", (0, 1, 2, 3)), Host("u@w-2", (0, 1)), Host("w-3", (0,)))

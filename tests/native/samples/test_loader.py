@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +35,19 @@ def long(settings):
     """A run of 64 samples, of which an epoch has about 30."""
     model = replace(settings.model, max_positions=64)
     return replace(settings, model=model, data=replace(settings.data, seq_length=64))
+
+
+def test_a_step_of_many_micro_batches_needs_few_descriptors(settings):
+    few = replace(settings, data=replace(settings.data, num_workers=1))
+    samples = Samples(few, meshes.Mesh(few.parallel, 0, torch.device("cpu")), "train")
+    samples.next(1)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, before[1]))
+    try:
+        assert len(samples.next(100)["tokens"]) == 100 * few.batch.micro
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        samples.close()
 
 
 def test_an_epoch_ends_within_them(long):

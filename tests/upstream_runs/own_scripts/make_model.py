@@ -1,5 +1,6 @@
 """Write a tiny Hugging Face model with random weights and its tokenizer: python make_model.py KIND FOLDER."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from transformers import (
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
     BertConfig,
+    CLIPTextConfig,
+    CLIPTextModel,
     GPT2Config,
     LlamaConfig,
     PreTrainedTokenizerFast,
@@ -28,9 +31,50 @@ CHAT = (
 )
 
 
+def stable_diffusion(folder: Path) -> None:
+    """Write the parts of a tiny Stable Diffusion, with CLIP's tokenizer for the 256 bytes."""
+    from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    letters = list(bytes_to_unicode().values())
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "tokenizer" / "vocab.json").write_text(json.dumps({word: n for n, word in enumerate(words)}))
+    (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "tokenizer" / "tokenizer_config.json").write_text('{"model_max_length": 16}')
+    config = CLIPTextConfig(**SIZES, vocab_size=len(words), intermediate_size=64, max_position_embeddings=16)
+    CLIPTextModel(config).save_pretrained(folder / "text_encoder")
+    AutoencoderKL(block_out_channels=(32,), norm_num_groups=8).save_pretrained(folder / "vae")
+    UNet2DConditionModel(
+        sample_size=32,
+        block_out_channels=(16, 32),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        layers_per_block=1,
+        cross_attention_dim=64,
+        attention_head_dim=4,
+        norm_num_groups=8,
+    ).save_pretrained(folder / "unet")
+    DDPMScheduler().save_pretrained(folder / "scheduler")
+    parts = {
+        **dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"), [None, None]),
+        "scheduler": ["diffusers", "DDPMScheduler"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+    }
+    index = {"_class_name": "StableDiffusionPipeline", "requires_safety_checker": False, **parts}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text("{}")
+
+
 def main(kind: str, folder: str) -> None:
     """Write the model and, but for pictures, the tokenizer."""
     set_seed(1)
+    if kind == "stable-diffusion":
+        stable_diffusion(Path(folder))
+        return
     if kind == "vit":
         from transformers import ViTImageProcessor
 

@@ -82,7 +82,7 @@ def _forward(call: FusionAttentionCall, given: dict[str, Any]) -> tuple[Any, ...
             fits = mask.dtype == torch.uint8 and mask.numel() * 8 >= count
             same = fits and (values.only_shapes() or torch.equal(unpacked(mask, count), keep))
             limits.DROPOUT_MASK.require(same, f"dropout_mask differs from that of seed={seed}, offset={offset}")
-    report.tally.flops += flops.of_fusion_attention(call, backward=False)
+    report.operations(flops.of_fusion_attention(call, backward=False))
     result = call.layout.like(arguments.query.detach(), arguments.value, call.heads, call.kv_heads)
     largest, total = call.empty_statistics(), call.empty_statistics()
     for rows, _, problem in call.problems(keep):
@@ -100,7 +100,7 @@ def _backward(call: FusionAttentionCall, given: dict[str, Any]) -> dict[str, tor
     if arguments.keep_prob < 1:
         seed, offset = (0 if given[name] is None else int(given[name]) for name in ("seed", "offset"))
         keep = keep_mask(call.score_count, arguments.keep_prob, seed, offset)
-    report.tally.flops += flops.of_fusion_attention(call, backward=True)
+    report.operations(flops.of_fusion_attention(call, backward=True))
     sources = {name: getattr(arguments, name) for name in _RESULTS_V2 if getattr(arguments, name) is not None}
     if not call.bias.full:
         sources.pop("pse", None)

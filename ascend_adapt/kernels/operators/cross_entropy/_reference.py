@@ -70,10 +70,15 @@ def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor
     return losses.masked_fill(labels == call.ignore_index, 0.0), normaliser
 
 
-def gradient(logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any) -> torch.Tensor:
-    """Return the gradient [T, V] of logits in the dtype of the computation, for that of the losses [T]."""
+def gradient(
+    logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the gradient [T, V] of logits in the dtype of the computation, for that of the losses [T].
+
+    ``out`` may be the logits.
+    """
     labels, columns = call.labels, logits.shape[-1]
-    result = (logits - normaliser[:, None]).exp_()
+    result = torch.sub(logits, normaliser[:, None], out=out).exp_()
     if call.label_smoothing:
         result -= call.label_smoothing / call.vocabulary
     here = (labels >= call.first) & (labels < call.first + columns)

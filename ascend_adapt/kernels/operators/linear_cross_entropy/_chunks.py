@@ -121,12 +121,12 @@ class _Gradients:
         self.bias = torch.zeros_like(exact(bias)) if needed[2] and bias is not None else None
 
     def add(self, hidden: torch.Tensor, of_logits: torch.Tensor, rows: slice) -> None:
-        """Add the gradients that follow from the gradient of one chunk's logits [t, V]."""
+        """Add the gradients that follow from the hidden states [t, H] and the logits' gradient [t, V] of some rows."""
         rounded = of_logits.to(hidden.dtype)
         if self.hidden is not None:
             torch.mm(rounded, self.weight_in, out=self.hidden[rows])
         if self.weight is not None:
-            _add_product(self.weight, rounded.t(), hidden[rows])
+            _add_product(self.weight, rounded.t(), hidden)
         if self.bias is not None:
             self.bias += of_logits.sum(0)
 
@@ -145,6 +145,25 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
         torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
     else:
         total += left @ right
+
+
+def _sum_of_chunk(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    chunk: _Chunk,
+    arithmetic: Arithmetic,
+    gradients: _Gradients | None,
+) -> torch.Tensor:
+    """Return the summed loss of one chunk, whose gradients are added; its logits are freed before the next chunk's."""
+    logits = _logits(hidden, weight, bias, arithmetic)
+    losses, normaliser = arithmetic.losses_and_normaliser(logits, chunk)
+    total = losses.sum()
+    if gradients is not None:
+        of_logits = arithmetic.gradient(logits, normaliser, torch.ones_like(total).expand(len(losses)), chunk)
+        del logits
+        gradients.add(hidden, of_logits, chunk.rows)
+    return total
 
 
 def _finished(
@@ -171,15 +190,9 @@ class _AllAtOnce(torch.autograd.Function):
         needed = ctx.needs_input_grad[:3]
         gradients = _Gradients(hidden, weight, bias, needed) if wanted and any(needed) else None
         total = torch.zeros((), dtype=exact(hidden[:0]).dtype, device=hidden.device)
-        one = torch.ones_like(total)
         for chunk in _chunks(call, arithmetic):
-            logits = _logits(hidden[chunk.rows], weight, bias, arithmetic)
-            losses, normaliser = arithmetic.losses_and_normaliser(logits, chunk)
-            total += losses.sum()
-            if gradients is not None:
-                of_logits = arithmetic.gradient(logits, normaliser, one.expand(len(losses)), chunk)
-                gradients.add(hidden, of_logits, chunk.rows)
-        counted = (call.labels != call.ignore_index).sum() if call.reduction == "mean" else one
+            total += _sum_of_chunk(hidden[chunk.rows], weight, bias, chunk, arithmetic, gradients)
+        counted = (call.labels != call.ignore_index).sum() if call.reduction == "mean" else torch.ones_like(total)
         if gradients is not None:
             ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
             ctx.save_for_backward(*gradients.summed(call.group), counted)
@@ -221,8 +234,14 @@ class _ByToken(torch.autograd.Function):
         hidden, weight, bias, normaliser = ctx.saved_tensors
         gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad[:3])
         for chunk in _chunks(ctx.call, ctx.arithmetic):
-            logits = _logits(hidden[chunk.rows], weight, bias, ctx.arithmetic)
-            of_logits = ctx.arithmetic.gradient(logits, normaliser[chunk.rows], grads[0][chunk.rows], chunk)
-            gradients.add(hidden, of_logits, chunk.rows)
+            rows = chunk.rows
+            gradients.add(
+                hidden[rows],
+                # Not a variable: these logits would live on beside the next chunk's.
+                ctx.arithmetic.gradient(
+                    _logits(hidden[rows], weight, bias, ctx.arithmetic), normaliser[rows], grads[0][rows], chunk
+                ),
+                rows,
+            )
         dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
         return (*_finished(gradients.summed(ctx.call.group), 1.0, dtypes), None, None)

@@ -1,0 +1,93 @@
+"""NPUGraph on the emulated device: kernels that run during a capture are called again at each replay; in ranks only.
+
+They write to the tensors of the capture. A real graph needs no host in between, so waiting for the device is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
+_captured: list[_Call] | None = None
+
+
+def recorded(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel of the device whose calls are recorded while a graph is captured."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = kernel(*args, **kwargs)
+        if _captured is not None:
+            _captured.append((kernel, args, kwargs, result))
+        return result
+
+    return call
+
+
+def is_capturing() -> bool:
+    """Return whether a graph is being captured in this process."""
+    return _captured is not None
+
+
+def refuse_wait(name: str) -> None:
+    """Refuse a host-device sync during a capture.
+
+    Raises:
+        RuntimeError: a graph is being captured.
+    """
+    if _captured is not None:
+        raise RuntimeError(
+            f"{name}: waits for the device while a graph is captured, expected only work on the device — move it "
+            "out of the captured code; a real NPU refuses it too"
+        )
+
+
+def install() -> None:
+    """Replace what torch_npu's NPUGraph calls of CANN."""
+    import torch_npu
+
+    module = getattr(torch_npu.npu, "graphs", None)
+    if module is None:  # before torch_npu 2.6
+        return
+    graph = module.NPUGraph
+    graph.capture_begin, graph.capture_end = _capture_begin, _capture_end
+    graph.replay, graph.reset, graph.pool = _replay, _reset, _pool
+    module.is_current_stream_capturing = torch_npu.npu.is_current_stream_capturing = is_capturing
+
+
+def _capture_begin(graph: Any, pool: Any = None, capture_error_mode: str = "global") -> None:
+    global _captured
+    refuse_wait("NPUGraph.capture_begin")
+    _captured = []
+
+
+def _capture_end(graph: Any) -> None:
+    global _captured
+    graph.calls, _captured = _captured, None
+
+
+def _replay(graph: Any) -> None:
+    with torch.no_grad():
+        for kernel, args, kwargs, result in graph.calls:
+            again = kernel(*args, **kwargs)
+            for old, new in zip(_tensors(result), _tensors(again), strict=True):
+                if old is not new:
+                    old.detach().copy_(new)
+
+
+def _reset(graph: Any) -> None:
+    graph.calls = []
+
+
+def _pool(graph: Any) -> tuple[int, int]:
+    return 0, id(graph)  # the calls themselves keep the memory of the capture
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one)

@@ -1,0 +1,206 @@
+"""int8: quantisation with fixed scales or those of each row, and products of quantised matrices.
+
+A scale in int64 holds the bits of a float32 in its lower half, as npu_trans_quant_param makes it. 4 bits, and the
+8-bit floats of an Ascend950, are not emulated. Source: op-plugin@517f2e7 docs torch_npu-npu_quantize.md,
+-npu_dynamic_quant.md, -npu_quant_matmul.md, -npu_trans_quant_param.md, -npu_weight_quant_batchmatmul.md.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.emulation.operators.scalar_types import dtype_of
+from ascend_adapt.emulation.operators.tensors import dtype as name_of
+from ascend_adapt.emulation.operators.tensors import shape
+from ascend_adapt.errors import OperatorMissing
+from ascend_adapt.npu_limits import quantised as limits
+
+_STORED_AS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+_LARGEST = 127
+_MARK = 1 << 46
+"""A bit that npu_trans_quant_param sets in a scale for a float16 result."""
+_KEPT_BITS = -1 << 13
+"""Of a float32 the device keeps the upper 19 bits."""
+
+
+@kernel("npu_quantize")
+def quantize(
+    self: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor | None, dtype: int, axis: int, div_mode: bool
+) -> torch.Tensor:
+    """Return round(x / scales) + zero_points, or round(x * scales + zero_points) without ``div_mode``, as integers."""
+    to = _integer(dtype)
+    scale = _along(wide(scales), self, axis)
+    offset = 0 if zero_points is None else _along(wide(zero_points), self, axis)
+    x = wide(self)
+    return _clamped((x / scale).round() + offset if div_mode else (x * scale + offset).round(), to)
+
+
+@kernel("npu_dynamic_quant")
+def dynamic_quant(
+    input: torch.Tensor,
+    smooth_scales: torch.Tensor | None,
+    group_index: torch.Tensor | None,
+    dst_type: int | torch.dtype | None,
+    quant_mode: str = "pertoken",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return int8 [..., H] and the float32 scale of each row: its largest absolute value / 127."""
+    x, axis = _smoothed(input, smooth_scales, group_index, dst_type, quant_mode)
+    scale = x.abs().amax(axis, keepdim=True) / _LARGEST
+    return _clamped((x / scale).round(), torch.int8), scale.squeeze(axis).float()
+
+
+@kernel("npu_dynamic_quant_asymmetric")
+def dynamic_quant_asymmetric(
+    input: torch.Tensor,
+    smooth_scales: torch.Tensor | None,
+    group_index: torch.Tensor | None,
+    dst_type: int | torch.dtype | None,
+    quant_mode: str = "pertoken",
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return int8 [..., H], and scale and offset of each row in float32, so that its range becomes [-128, 127]."""
+    x, axis = _smoothed(input, smooth_scales, group_index, dst_type, quant_mode)
+    largest, smallest = x.amax(axis, keepdim=True), x.amin(axis, keepdim=True)
+    scale = (largest - smallest) / (2 * _LARGEST + 1)
+    offset = _LARGEST - largest / scale
+    return _clamped((x / scale + offset).round(), torch.int8), scale.squeeze(axis).float(), offset.squeeze(axis).float()
+
+
+@kernel("npu_anti_quant")
+def anti_quant(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor | None,
+    dst_dtype: int | torch.dtype | None,
+    src_dtype: int | torch.dtype | None,
+) -> torch.Tensor:
+    """Return (x + offset) * scale in ``dst_dtype``, float16 by default."""
+    _require_int8("npu_anti_quant", x)
+    shifted = wide(x) if offset is None else wide(x) + wide(offset)
+    return (shifted * wide(scale)).to(torch.float16 if dst_dtype is None else dtype_of(dst_dtype))
+
+
+@kernel("npu_trans_quant_param")
+def trans_quant_param(scale: torch.Tensor, offset: torch.Tensor | None) -> torch.Tensor:
+    """Return scales, and offsets of 9 bits, as int64 for a product of quantised matrices."""
+    bits = (scale.detach().float().contiguous().view(torch.int32) & _KEPT_BITS).to(torch.int64) & 0xFFFFFFFF
+    packed = bits | _MARK
+    if offset is not None:
+        shift = offset.detach().float().round().clamp(-256, 255).to(torch.int64) & 0x1FF
+        packed = packed | (shift << 37)
+    return packed
+
+
+@kernel("npu_quant_matmul")
+def quant_matmul(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor | None,
+    pertoken_scale: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    output_dtype: int | torch.dtype | None,
+) -> torch.Tensor:
+    """Return (x1 @ x2 + bias) * scale * pertoken_scale + offset of int8 matrices, in int8 unless a dtype is given."""
+    _require_int8("npu_quant_matmul", x1, x2)
+    limits.INNER.require(x1.shape[-1] == x2.shape[-2], f"x1 is {shape(x1)}, x2 is {shape(x2)}")
+    to = torch.int8 if output_dtype is None else dtype_of(output_dtype)
+    product = x1.double() @ x2.double()  # exact: sums of products of int8 are integers below 2^53
+    late = bias is not None and bias.dtype != torch.int32
+    product = product if bias is None or late else product + bias.double()
+    if to == torch.int32:
+        return product.to(to)
+    product = product * as_float(scale).double()
+    if pertoken_scale is not None:
+        product = product * pertoken_scale.detach().double().unsqueeze(-1)
+    if bias is not None and late:
+        product = product + bias.detach().double()
+    product = product if offset is None else product + offset.detach().double()
+    return _clamped(product.round(), to) if not to.is_floating_point else product.to(to)
+
+
+@kernel("npu_weight_quant_batchmatmul")
+def weight_quant_matmul(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    antiquant_scale: torch.Tensor,
+    antiquant_offset: torch.Tensor | None,
+    quant_scale: torch.Tensor | None,
+    quant_offset: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    antiquant_group_size: int,
+) -> torch.Tensor:
+    """Return x @ ((weight + antiquant_offset) * antiquant_scale) + bias, for an int8 weight [K, N]."""
+    _require_int8("npu_weight_quant_batchmatmul", weight)
+    limits.INNER.require(x.shape[-1] == weight.shape[-2], f"x is {shape(x)}, weight is {shape(weight)}")
+    scale, shift = (_for_each_row(one, weight, antiquant_group_size) for one in (antiquant_scale, antiquant_offset))
+    matrix = wide(weight) if shift is None else wide(weight) + shift
+    product = wide(x) @ (matrix * scale)
+    product = product if bias is None else product + wide(bias)
+    if quant_scale is None:
+        return product.to(x.dtype)
+    product = product * as_float(quant_scale)
+    return _clamped((product if quant_offset is None else product + wide(quant_offset)).round(), torch.int8)
+
+
+def as_float(scale: torch.Tensor) -> torch.Tensor:
+    """Return a scale as float; of int64 the lower half has the bits of a float32."""
+    return wide(scale.to(torch.int32).view(torch.float32) if scale.dtype == torch.int64 else scale)
+
+
+def _smoothed(
+    x: torch.Tensor,
+    smooth: torch.Tensor | None,
+    group_index: torch.Tensor | None,
+    dst_type: int | torch.dtype | None,
+    mode: str,
+) -> tuple[torch.Tensor, int]:
+    """Return the input times its smooth scales, and the dimension that shares a scale."""
+    if dst_type is not None and _integer(dst_type) != torch.int8:
+        raise OperatorMissing(f"npu::npu_dynamic_quant: dst_type={dst_type}, expected int8 — 4 bits are not emulated")
+    if mode not in ("pertoken", "perchannel", "pertensor"):
+        raise OperatorMissing(f"npu::npu_dynamic_quant: quant_mode={mode!r}, expected 'pertoken' or 'perchannel'")
+    values = x.detach().float()
+    if smooth is not None and group_index is not None:
+        rows = values.reshape(-1, values.shape[-1])
+        lengths = torch.diff(group_index, prepend=group_index.new_zeros(1)).clamp(min=0)
+        factors = smooth.detach().float().repeat_interleave(lengths, 0)
+        padded = torch.cat((factors, factors.new_ones(len(rows) - len(factors), factors.shape[1])))
+        values = (rows * padded).reshape(values.shape)
+    elif smooth is not None:
+        values = values * smooth.detach().float()
+    return values, -2 if mode == "perchannel" else -1
+
+
+def _integer(dtype: int | torch.dtype) -> torch.dtype:
+    """Return the dtype in which a quantised dtype is stored."""
+    named = dtype_of(dtype)
+    return _STORED_AS.get(named, named)
+
+
+def _clamped(x: torch.Tensor, to: torch.dtype) -> torch.Tensor:
+    bounds = torch.iinfo(to)
+    return x.clamp(bounds.min, bounds.max).to(to)
+
+
+def _along(values: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return one value for each index of a dimension, in a shape that broadcasts to ``x``."""
+    if values.numel() == 1 or values.dim() > 1:
+        return values
+    return values.reshape([-1 if place == axis % x.dim() else 1 for place in range(x.dim())])
+
+
+def _for_each_row(values: torch.Tensor | None, weight: torch.Tensor, group: int) -> torch.Tensor | None:
+    """Return scales [1, N], or [K / group, N] repeated to the rows of a weight [K, N]."""
+    if values is None:
+        return None
+    return wide(values).repeat_interleave(group, -2)[..., : weight.shape[-2], :] if group else wide(values)
+
+
+def _require_int8(operator: str, *tensors: torch.Tensor) -> None:
+    if any(one.dtype == torch.int32 for one in tensors):
+        raise OperatorMissing(f"npu::{operator}: integers of 4 bits — the emulation does not have them")
+    limits.INT8.require(
+        all(one.dtype == torch.int8 for one in tensors), f"{operator} has {', '.join(map(name_of, tensors))}"
+    )

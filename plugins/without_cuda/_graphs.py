@@ -1,0 +1,111 @@
+"""CUDA graphs on devices without them: a capture records operators, a replay runs them again on the same tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_reported = False
+
+
+class CUDAGraph:
+    """Operators in the order of their capture; a replay leaves its results in the tensors of the capture."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._calls: list[tuple[Any, Any, Any, Any]] = []
+        self._recorder = _Recorder(self._calls)
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        """Record every operator of this thread from now on."""
+        _report_once()
+        self._calls.clear()
+        self._recorder.__enter__()
+
+    def capture_end(self) -> None:
+        """Stop recording."""
+        self._recorder.__exit__(None, None, None)
+
+    def replay(self) -> None:
+        """Run the operators again."""
+        with torch.no_grad():
+            for operator, args, kwargs, outputs in self._calls:
+                results = tree_leaves(operator(*args, **kwargs))
+                if any(returned.alias_info is not None for returned in operator._schema.returns):
+                    continue  # a view, or a tensor that was written in place
+                for output, result in zip(tree_leaves(outputs), results, strict=True):
+                    if isinstance(output, torch.Tensor):
+                        output.copy_(result)
+
+    def reset(self) -> None:
+        """Forget the operators and their tensors."""
+        self._calls.clear()
+
+    def pool(self) -> tuple[int, int]:
+        """Return the handle of a memory pool, which the host does not have."""
+        return _pool()
+
+    def instantiate(self) -> None:
+        """Do nothing: there is no graph to build."""
+
+    enable_debug_mode = instantiate
+
+    def debug_dump(self, debug_path: str) -> None:
+        """Do nothing: there is no graph to draw."""
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+    def __init__(self, calls: list[tuple[Any, Any, Any, Any]]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            # As CUDA does: the value of a replay could not change what the program does next.
+            raise RuntimeError(
+                "CUDA error: operation not permitted when stream is capturing (a tensor's value is read)"
+            )
+        kwargs = kwargs or {}
+        outputs = func(*args, **kwargs)
+        self._calls.append((func, args, kwargs, outputs))
+        return outputs
+
+
+@contextlib.contextmanager
+def _graph(
+    cuda_graph: CUDAGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
+) -> Iterator[None]:
+    cuda_graph.capture_begin(pool, capture_error_mode)
+    try:
+        yield
+    finally:
+        cuda_graph.capture_end()
+
+
+def _make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
+    return callables
+
+
+def _pool() -> tuple[int, int]:
+    return 0, 0
+
+
+def _report_once() -> None:
+    global _reported
+    if not _reported and os.environ.get("RANK", "0") == "0":
+        print("ascend_adapt: CUDA graphs are replayed operator by operator on this device", file=sys.stderr)
+    _reported = True
+
+
+REPLAYED: dict[str, Any] = {
+    "make_graphed_callables": _make_graphed_callables,
+    "CUDAGraph": CUDAGraph,
+    "graph": _graph,
+    "graph_pool_handle": _pool,
+}

@@ -1,0 +1,39 @@
+"""What CUDA code reads about its device, on a CPU and on an NPU: values for which scripts take a branch that works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .profiling import returning
+
+# 8.0 is the first compute capability with bf16, and below every shortcut for Hopper and Blackwell.
+CAPABILITY = (8, 0)
+# Fields of torch.cuda's device properties, where the device itself reports no value.
+PROPERTIES: dict[str, Any] = {
+    "major": CAPABILITY[0],
+    "minor": CAPABILITY[1],
+    "warp_size": 1,
+    "max_threads_per_multi_processor": 1,
+    "max_threads_per_block": 1,
+    "regs_per_multiprocessor": 0,
+    "shared_memory_per_block": 0,
+    "shared_memory_per_block_optin": 0,
+    "shared_memory_per_multiprocessor": 0,
+    "L2_cache_size": 0,
+    "clock_rate": 0,
+    "memory_clock_rate": 0,
+    "memory_bus_width": 0,
+    "is_integrated": False,
+    "is_multi_gpu_board": False,
+    "gcnArchName": "",
+    "uuid": "",
+}
+CUDNN: dict[str, Any] = {
+    "is_available": returning(True),
+    # The first cuDNN for this compute capability is 8; a script that checks it uses nothing of it.
+    "version": returning(8900),
+    "is_acceptable": returning(True),
+}
+NCCL: dict[str, Any] = {"version": returning((2, 21, 5)), "is_available": returning(True)}
+# What NVIDIA's management library measures, and no other device reports.
+MEASUREMENTS = dict.fromkeys(("device_memory_used", "temperature", "power_draw", "clock_rate"), returning(0))

@@ -1,0 +1,45 @@
+"""Sums of float64 over NPUs: HCCL has none, and meters of many programs keep counts and totals in float64."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ascend_adapt import Symptom, wrap
+
+from .devices_of_torch import Done
+
+
+@wrap(
+    "torch.distributed.distributed_c10d:all_reduce",
+    devices="npu",
+    why="HCCL's all_reduce refuses float64",
+    until="HCCL reduces float64",
+    without="crash",
+    symptom=Symptom(reason="the fault is in HCCL"),
+)
+def all_reduce_of_doubles(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Gather the tensors of all ranks as 64-bit integers, and reduce them on the host."""
+    import torch
+    import torch.distributed as dist
+
+    given = inspect.signature(wrapped).bind(*args, **kwargs)
+    given.apply_defaults()
+    tensor, operation, group = (given.arguments[name] for name in ("tensor", "op", "group"))
+    reductions: dict[Any, Callable[[Any], Any]] = {
+        dist.ReduceOp.SUM: lambda all_: all_.sum(0),
+        dist.ReduceOp.AVG: lambda all_: all_.mean(0),
+        dist.ReduceOp.MAX: lambda all_: all_.amax(0),
+        dist.ReduceOp.MIN: lambda all_: all_.amin(0),
+    }
+    reduce_ = next((reduce_ for known, reduce_ in reductions.items() if known == operation), None)
+    if tensor.device.type != "npu" or tensor.dtype != torch.float64 or reduce_ is None:
+        return wrapped(*args, **kwargs)
+    bits = tensor.detach().cpu().contiguous().view(torch.int64).to(tensor.device)
+    gathered = [torch.empty_like(bits) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(gathered, bits, group=group)
+    everyone = torch.stack([one.cpu() for one in gathered]).view(torch.float64)
+    with torch.no_grad():
+        tensor.copy_(reduce_(everyone))
+    return Done() if given.arguments["async_op"] else None

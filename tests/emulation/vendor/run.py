@@ -1,0 +1,243 @@
+"""Runs the vendor's own tests on the emulated NPU (make vendor-tests).
+
+Ascend/pytorch and Ascend/op-plugin are cloned at the stated tag, to a folder outside this repository. Every file of the
+tests runs in a process of its own, for at most --seconds. Results are kept in that folder, and a stopped run resumes.
+Then the record, vendor_tests.json, and the table of docs/rehearsal.md are written from all results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from ascend_adapt.emulation import environment
+from ascend_adapt.launch.placement import environment as launch_environment
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+RECORD = HERE / "vendor_tests.json"
+PAGE = ROOT / "docs" / "rehearsal.md"
+REVIEWED = HERE / "reviewed.yaml"
+PACKAGES = ROOT / ".vendor-tests"
+TAG = "v26.2.0-beta.1-pytorch2.13.0"
+"""Of Ascend/pytorch; op-plugin is at the commit of its submodule there."""
+OP_PLUGIN = "5045ad2a3ad1d4d5d3b4c074e11e72fee112c464"
+DEVICES = 8
+
+CLASSES = ("passed", "refused rightly", "not emulated", "of the host", "wrong")
+_NOT_EMULATED = re.compile(
+    r"OperatorMissing|the emulated CANN does not have it|Failed to find function|not emulated|lib\w+\.so: cannot open"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The tests of one repository."""
+
+    repository: str
+    folders: tuple[str, ...]
+    left_out: dict[str, str]
+    """Patterns of files that are not run -> the reason."""
+
+
+SOURCES = {
+    "pytorch": Source(
+        "https://github.com/Ascend/pytorch",
+        ("test",),
+        {
+            "test/onnx/*": "export: computes on no device",
+            "test/_inductor/*": "needs triton-ascend",
+            "test/cpp*/*": "compiles against CANN's headers",
+            "test/_afd/*": "serving",
+            "test/package/*": "computes on no device",
+            "test/fx/*": "computes on no device",
+            "test/jit/*": "computes on no device",
+            "test/test_jit*.py": "torch's own tests of TorchScript, which need more than an hour",
+            "test/test_fx*.py": "computes on no device",
+            "test/test_dvm.py": "needs the compiler of CANN",
+        },
+    ),
+    "op-plugin": Source(
+        "https://github.com/Ascend/op-plugin",
+        ("test/test_base_ops", "test/test_custom_ops", "test/test_v2r13_ops"),
+        {"*/test_atb_*": "serving: needs CANN's library libatb"},
+    ),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkouts", type=Path, help="folder of the checkouts pytorch and op-plugin, and of results")
+    parser.add_argument("--only", default="*", help="pattern of files, such as 'op-plugin/*test_npu_slice.py'")
+    parser.add_argument("--seconds", type=float, default=600, help="limit of one file")
+    parser.add_argument("--files", type=int, help="stop after so many files; their order is arbitrary but fixed")
+    parser.add_argument("--record", action="store_true", help="only write the record and the table")
+    options = parser.parse_args()
+    checkouts = options.checkouts.resolve()
+    results = checkouts / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    if not options.record:
+        for name, source in SOURCES.items():
+            _check_out(checkouts / name, source)
+        chosen = [file for file in files(checkouts) if fnmatch.fnmatch(file, options.only)]
+        run(checkouts, results, chosen[: options.files], options.seconds)
+    record = summary(results, disabled_tests(checkouts), yaml.safe_load(REVIEWED.read_text()))
+    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    text = PAGE.read_text()
+    PAGE.write_text(_BETWEEN.sub(lambda match: f"{match[1]}\n{table(record)}\n{match[3]}", text))
+    print(table(record))
+    return 0
+
+
+_BETWEEN = re.compile(r"(<!-- made by `make vendor-tests` -->)\n(.*?)\n(<!-- end of what is made -->)", re.S)
+
+
+def _check_out(folder: Path, source: Source) -> None:
+    if not folder.is_dir():
+        subprocess.run(["git", "clone", "--quiet", source.repository, str(folder)], check=True)
+    commit = OP_PLUGIN if folder.name == "op-plugin" else TAG
+    subprocess.run(["git", "-C", str(folder), "checkout", "--quiet", commit], check=True)
+
+
+def files(checkouts: Path) -> list[str]:
+    """Return the files to run, in an arbitrary but fixed order: so the first N are a sample."""
+    found = []
+    for name, source in SOURCES.items():
+        for folder in source.folders:
+            for path in (checkouts / name / folder).rglob("test_*.py"):
+                inside = str(path.relative_to(checkouts / name))
+                if not any(fnmatch.fnmatch(inside, pattern) for pattern in source.left_out):
+                    found.append(f"{name}/{inside}")
+    return sorted(found, key=lambda file: hashlib.sha256(file.encode()).digest())
+
+
+def run(checkouts: Path, results: Path, chosen: Iterable[str], seconds: float) -> None:
+    """Run files that have no result yet, one after the other."""
+    environ = dict(os.environ)
+    machine = environment.prepare("910B", DEVICES, environ, print)
+    environ |= launch_environment.of_emulation(machine, environ)
+    environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environ["PYTHONPATH"] += os.pathsep + str(PACKAGES)
+    command = [sys.executable, str(HERE / "worker.py"), str(seconds)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        for file in chosen:
+            path = results / f"{file.replace('/', '+')}.jsonl"
+            if path.exists():
+                continue
+            worker.stdin.write(f"{checkouts / file}\t{path}\n")
+            worker.stdin.flush()
+            ended = worker.stdout.readline().partition("\t")[0]
+            if not ended:
+                raise SystemExit(f"{file}: the process that starts the tests has ended — look at {path}")
+            with path.open("a") as stream:
+                stream.write(json.dumps({"test": "", "outcome": "ended", "error": ended}) + "\n")
+            print(f"{ended}: {file}", flush=True)
+
+
+def disabled_tests(checkouts: Path) -> set[str]:
+    """Return the tests of torch that Ascend/pytorch's own CI leaves out, as ``class::test``."""
+    listed = json.loads((checkouts / "pytorch/test/unsupported_test_cases/.pytorch-disabled-tests.json").read_text())
+    pairs = (re.fullmatch(r"(\S+) \(__main__\.(\S+)\)", name) for name in listed)
+    return {f"{pair[2]}::{pair[1]}" for pair in pairs if pair is not None}
+
+
+def summary(results: Path, disabled: set[str], reviewed: list[dict[str, str]]) -> dict[str, object]:
+    """Return the record: for each file how it ended, the number of cases of each class, and cases that did not pass."""
+    record: dict[str, object] = {"tag": TAG, "op-plugin": OP_PLUGIN}
+    by_file: dict[str, object] = {}
+    for path in sorted(results.glob("*.jsonl")):
+        file = path.name.removesuffix(".jsonl").replace("+", "/")
+        counts: Counter[str] = Counter()
+        others: dict[str, dict[str, str]] = defaultdict(dict)
+        ended, cases = "time limit", 0
+        outcomes: dict[str, tuple[str, str]] = {}
+        for line in path.read_text().splitlines():
+            entry = json.loads(line)
+            if entry["outcome"] == "ended":
+                ended = entry["error"]
+            elif entry["outcome"] == "collected":
+                cases = int(entry["error"])
+            elif entry["outcome"] == "not collected":
+                outcomes["(import)"] = "failed", entry["error"]
+            else:
+                outcomes[entry["test"]] = entry["outcome"], entry["error"]
+        for test, (outcome, error) in outcomes.items():
+            named = classify(file, test, outcome, error, disabled, reviewed, ended)
+            if named is None:
+                continue
+            kind, reason = named
+            counts[kind] += 1
+            if kind in CLASSES[1:]:
+                others[kind][test] = reason
+        by_file[file] = {"ended": ended, "cases": cases, "counts": dict(counts), **others}
+    record["files"] = by_file
+    return record
+
+
+def classify(
+    file: str, test: str, outcome: str, error: str, disabled: set[str], reviewed: list[dict[str, str]], ended: str
+) -> tuple[str, str] | None:
+    """Return the class of a case and why, or None for one that is left out: by its author, or by the time limit."""
+    if outcome == "skipped" or (file.startswith("pytorch/") and test in disabled):
+        return "skipped", ""
+    if outcome == "passed":
+        return "passed", ""
+    if outcome == "begun":
+        return ("wrong", f"the process ended: {ended}") if ended.startswith("killed") else None
+    for entry in reviewed:
+        if fnmatch.fnmatch(f"{file}::{test}", entry.get("case", "*")) and re.search(entry.get("error", ""), error):
+            return entry["class"], entry["why"]
+    first = error.strip().splitlines()[0][:160] if error.strip() else outcome
+    return ("not emulated" if _NOT_EMULATED.search(error) else "wrong"), first
+
+
+def table(record: dict[str, object]) -> str:
+    """Return the table of the documentation."""
+    entries: dict[str, dict[str, object]] = record["files"]  # type: ignore[assignment]
+    rows = [f"| tests of | files | {' | '.join(CLASSES)} | left out | passed or refused rightly |"]
+    rows.append("|---" * (len(CLASSES) + 4) + "|")
+    for name, folders in _groups(entries):
+        counts: Counter[str] = Counter()
+        for file in folders:
+            counts.update(entries[file]["counts"])  # type: ignore[arg-type]
+        judged = sum(counts[kind] for kind in CLASSES if kind != "of the host")
+        good = counts["passed"] + counts["refused rightly"]
+        share = f"{100 * good / judged:.1f} %" if judged else "—"
+        cells = " | ".join(str(counts[kind]) for kind in CLASSES)
+        rows.append(f"| {name} | {len(folders)} | {cells} | {counts['skipped']} | {share} |")
+    return "\n".join(rows)
+
+
+def _groups(entries: dict[str, dict[str, object]]) -> Iterator[tuple[str, list[str]]]:
+    named = {
+        "op-plugin, operators of torch": "op-plugin/test/test_base_ops/",
+        "op-plugin, its own operators": "op-plugin/test/test_custom_ops/",
+        "pytorch, distributed": "pytorch/test/distributed/",
+        "pytorch, all others": "pytorch/",
+    }
+    left = list(entries)
+    for name, prefix in named.items():
+        chosen = [file for file in left if file.startswith(prefix)]
+        left = [file for file in left if file not in chosen]
+        if chosen:
+            yield name, chosen
+    yield "all", list(entries)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
