@@ -33,7 +33,7 @@ def _count(node: yaml.Node, known: dict[int, int]) -> int:
     """Return the values of a node; ``known`` has those of the nodes before it, and 0 for those that it is inside."""
     if id(node) in known:
         if not known[id(node)]:
-            raise ValueError(f"line {node.start_mark.line + 1}: an alias inside of what it stands for")
+            raise ValueError(f"line {node.start_mark.line + 1}: an alias inside its own anchor")
         return known[id(node)]
     known[id(node)] = 0
     children: list[yaml.Node] = []

@@ -77,10 +77,10 @@ class SettingsError(AdaptError):
 
 
 def of_each(read: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Return ``read`` of each item.
+    """Return the result of ``read`` for each item.
 
     Raises:
-        SettingsError: some could not be read; all their messages.
+        SettingsError: some items could not be read; its message joins theirs.
     """
     results, faults = [], []
     for item in items:

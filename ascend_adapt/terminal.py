@@ -1,4 +1,4 @@
-"""Lines for a person: wrapped and coloured on a terminal, and in a pipe or a log one plain line each.
+"""Output lines for a person: wrapped and coloured on a terminal; plain and unwrapped in a pipe or a log.
 
 NO_COLOR leaves the colours out.
 """

@@ -148,15 +148,15 @@ def marked(number: int) -> list[int]:
 def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
     right = sum(run.code == run.wanted for run in runs)
     lines = [
-        "# Reliability: what is left of a job when parts of it are killed",
+        "# Reliability: jobs whose processes are killed",
         "",
         f"`{command}`, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, Linux, {os.cpu_count()} cores.",
         "",
-        f"- exit code right: {right}/{len(runs)}",
+        f"- exit code correct: {right}/{len(runs)}",
         f"- processes left: {sum(run.left for run in runs)}",
         f"- foreign processes touched: {touched} of {foreign}",
         "",
-        "| killed | with | runs | exit code wanted | right | processes left | longest end |",
+        "| killed | signal | runs | expected exit code | correct | processes left | longest shutdown |",
         "|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[str, signal.Signals], list[Run]] = defaultdict(list)
@@ -172,13 +172,13 @@ def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
     lines += [
         "",
         "Two ranks, each with a child in its own session. The launcher is killed at any moment from "
-        f"{STARTED_S * 1000:.0f} ms to {LATEST_S:.0f} s after its start, the others that long after they are there. "
-        "In one run of 20, rank 0 ignores SIGTERM; such an end takes the grace of 10 s. The agent is torchrun's, in "
-        "jobs `ascend-run torchrun ...`; the code wanted is the one torchrun gives when it is killed so without us. "
-        "A grandchild that is killed is its script's own matter: here the script continues and succeeds.",
+        f"{STARTED_S * 1000:.0f} ms to {LATEST_S:.0f} s after its start, the others that long after they have started. "
+        "In one run of 20, rank 0 ignores SIGTERM; such a run ends after the grace period of 10 s. The agent is "
+        "torchrun's, in jobs `ascend-run torchrun ...`; its expected exit code is the one that torchrun alone returns. "
+        "A killed grandchild does not end the job: its script continues and succeeds.",
         "",
-        "Not shown, and not held: if launcher and guardian are killed with SIGKILL at the same instant, ranks die with "
-        "the guardian, but what they started in other sessions stays.",
+        "Not tested, and not guaranteed: if launcher and guardian are killed with SIGKILL at the same instant, ranks "
+        "die with the guardian, but processes that they started in other sessions stay.",
         "",
     ]
     return "\n".join(lines)

@@ -37,7 +37,7 @@ from ascend_adapt.native.step.trainer import Trainer
 
 RANKS = 2
 LATEST_S = 3.0
-HEADING = "## Checkpoints: a run that is killed while it saves"
+HEADING = "## Checkpoints: a run killed while it saves"
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,12 @@ def report(lives: list[Life], seconds: float, command: str) -> str:
         f"Linux, {os.cpu_count()} cores, {seconds:.0f} s.",
         "",
         f"- kills with SIGKILL: {len(pairs)}; a complete and consistent checkpoint could be loaded: {len(pairs)}",
-        f"- nothing lost but the save in progress: {right}/{len(pairs)}; saves lost: {sum(lost)}, at most "
-        f"{max(lost)} by a kill",
-        f"- fell back on an older one than the tracker names: {sum(life.fell_back for life in lives[1:])}",
-        f"- saves that were done: {sum(life.done - life.loaded for life in lives)}",
+        f"- only the save in progress was lost: {right}/{len(pairs)}; saves lost: {sum(lost)}, at most "
+        f"{max(lost)} per kill",
+        f"- fell back to an older checkpoint than the tracker names: {sum(life.fell_back for life in lives[1:])}",
+        f"- completed saves: {sum(life.done - life.loaded for life in lives)}",
         "",
-        "| how far the save was | kills | save lost |",
+        "| state of the save | kills | saves lost |",
         "|---|---|---|",
     ]
     kills: Counter[str] = Counter(life.left for life, _ in pairs)
@@ -182,13 +182,13 @@ def report(lives: list[Life], seconds: float, command: str) -> str:
         out.append(f"| {left} | {count} | {gone} |")
     out += [
         "",
-        "Two gloo ranks, ZeRO-1, `keep_last` 2, one save after the other in one folder through all kills. A kill comes "
+        "Two gloo ranks, ZeRO-1, `keep_last` 2, consecutive saves in one folder through all kills. A kill comes "
         f"up to {LATEST_S:g} s after the first save has begun: both ranks at once, or the second up to 0.2 s after the "
-        "first. Every number of checkpoint N is N, so a mixture would be seen. The page cache survives such a kill; "
-        "what a power cut leaves was not tried (fsync brings files and folders to the disk before each rename).",
+        "first. Every value in checkpoint N is N, so a mixture would be detected. The page cache survives such a kill; "
+        "a power cut was not tried (files and folders are fsynced before each rename).",
         "",
-        "The moments between two renames are too short to be met here: a test ends a save before each change that it "
-        "makes to the disk (`tests/native/test_checkpoints.py`).",
+        "The time between two renames is too short for a random kill to hit. A test therefore ends a save before each "
+        "of its changes to the disk (`tests/native/test_checkpoints.py`).",
         "",
     ]
     return "\n".join(out)

@@ -1,4 +1,4 @@
-"""C++ data set helpers, which a code base compiles into its own folder when training starts."""
+"""C++ dataset helpers, which a code base compiles into its own folder when training starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def helpers_of_gpt(
     requires: str | tuple[str, ...] = (),
     sample_index_dtype: str = "int32",
 ) -> Patch:
-    """Return the patch that provides the GPT data set helpers, in numpy, where none are compiled.
+    """Return the patch that provides the GPT dataset helpers, in numpy, where none are compiled.
 
     ``sample_index_dtype`` is what the code base's own build_sample_idx returns.
     """
@@ -32,7 +32,7 @@ def helpers_of_gpt(
         symptom=Symptom(reason="the source does not show whether a module is compiled"),
     )
     def data_helpers(missing: ModuleType) -> None:
-        """Provide the helpers that GPT data sets use."""
+        """Provide the helpers that GPT datasets use."""
         from ascend_adapt.data.megatron_helpers import helpers_module
 
         own = helpers_module(missing.__name__, sample_index_dtype=sample_index_dtype)
@@ -42,7 +42,7 @@ def helpers_of_gpt(
 
 
 def compiling_nothing(compiling: str, *, host: str | tuple[str, ...]) -> Patch:
-    """Return the patch for a code base with GPT data sets only: ``compiling`` does nothing."""
+    """Return the patch for a code base with GPT datasets only: ``compiling`` does nothing."""
 
     @wrap(
         compiling,
@@ -62,7 +62,7 @@ def compiling_nothing(compiling: str, *, host: str | tuple[str, ...]) -> Patch:
 def compiling_if_possible(
     compiling: str, *, host: str | tuple[str, ...], requires: str | tuple[str, ...] = ()
 ) -> Patch:
-    """Return the patch for a code base whose other data sets (BERT's, T5's) need what ``compiling`` compiles."""
+    """Return the patch for a code base whose other datasets (BERT's, T5's) need what ``compiling`` compiles."""
 
     @wrap(
         compiling,

@@ -301,7 +301,7 @@ def repeated(line: str) -> str:
     [
         (repeated("[%s]"), "line 6: aliases repeat more than 100000 values"),
         (repeated("{<<: [%s]}"), "line 6: aliases repeat more than 100000 values"),
-        ("a: &a [*a]", "line 1: an alias inside of what it stands for"),
+        ("a: &a [*a]", "line 1: an alias inside its own anchor"),
     ],
     ids=["lists", "merged", "cyclic"],
 )

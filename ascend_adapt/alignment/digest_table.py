@@ -50,7 +50,7 @@ class DigestTable:
         return row
 
     def array(self) -> np.ndarray:
-        """Return all digests as float32 [rows, WIDTH], with NaN for what cannot be digested; one transfer a device."""
+        """Return all digests as float32 [rows, WIDTH], with NaN for tensors without one; one transfer per device."""
         for device in {device for device, *_ in self._copies if device.type != "cpu"}:
             getattr(torch, device.type).synchronize(device)  # the copies may be of other streams
         self._digest_copies(list(self._copies))

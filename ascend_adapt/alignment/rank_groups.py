@@ -1,4 +1,4 @@
-"""Ranks of two runs that are compared: one with one, or one with a tensor-parallel group."""
+"""Ranks of two runs that are compared: one rank with one rank, or with the shards of a tensor-parallel group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RankGroup:
         """Return the steps that all ranks recorded.
 
         Raises:
-            AlignmentError: there is none.
+            AlignmentError: there are none.
         """
         steps = sorted(set.intersection(*(set(each.steps) for each in (*self.ours, *self.theirs))))
         if not steps:

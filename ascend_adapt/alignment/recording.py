@@ -1,7 +1,7 @@
 """The files of a recording: one folder per rank, with the calls as JSON lines and the digests as arrays.
 
     DIR/rank-0/run.json     facts about the run: versions, device, seed, tensor-parallel rank
-    DIR/rank-0/steps.jsonl  one object a module, call, gradient, optimizer and step, in the order of the run
+    DIR/rank-0/steps.jsonl  one object per module, call, gradient, optimizer and step, in the order of the run
     DIR/rank-0/step-1.npy   float32 [tensors, digest.WIDTH]: "row" in steps.jsonl is the index of a tensor's digest
     DIR/rank-0/inputs/      inputs that --record-inputs kept
 

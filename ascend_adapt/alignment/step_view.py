@@ -69,7 +69,7 @@ def _grouped(each: list[dict[Any, dict[str, Any]]]) -> dict[Any, list[dict[str, 
 
 @dataclass
 class Limits:
-    """What a call and those inside it compute: the lengths of their sums and the roundings of their dtypes."""
+    """Terms of the error bound of a call and its nested calls: the lengths of their sums, and their dtypes."""
 
     terms: int = 0
     calls: int = 0

@@ -47,6 +47,6 @@ def current() -> StepRecorder | None:
 
 
 def set_current(recorder: StepRecorder | None) -> None:
-    """Name the recorder that ``current`` returns."""
+    """Set the recorder that ``current`` returns."""
     global _current
     _current = recorder

@@ -30,7 +30,7 @@ class Judged:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the fields as plain data."""
         site = self.site
         place = f"{site.file}:{site.line}"
         return {"target": site.target, "new": site.replacement, "at": place, "state": self.state, "reason": self.reason}
@@ -53,7 +53,7 @@ class Reading:
         return dict(states)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the fields as plain data."""
         return {
             "folder": str(self.folder),
             "counts": self.counts(),

@@ -79,7 +79,7 @@ class Recorder:
         self._changes.append(({**change, "by": writer, "at": place}, old))
 
     def finish(self) -> dict[str, Any]:
-        """Compare classes, look for aliases of originals, and return everything."""
+        """Compare classes, look for aliases of originals, and return the recorded changes."""
         for module, base in self._watched.items():
             if module in sys.modules and type(sys.modules[module]).__base__ is base:
                 ModuleType.__setattr__(sys.modules[module], "__class__", base)

@@ -55,7 +55,7 @@ class Seen:
         return {target: tuple(both) for target, both in by_target.items() if len({one.new for one in both}) > 1}
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the fields as plain data."""
         return {
             "command": list(self.command),
             "exit_code": self.exit_code,

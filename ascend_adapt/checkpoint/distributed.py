@@ -67,7 +67,7 @@ class DistributedTensors:
     """Tensors of a distributed checkpoint, each assembled from its chunks."""
 
     def __init__(self, folder: Path, *, of_megatron: bool = False) -> None:
-        """Read the metadata; raises as ``read_metadata``."""
+        """Read the metadata; raises what ``read_metadata`` raises."""
         self.folder = folder
         self._metadata = read_metadata(folder, of_megatron=of_megatron)
         self._places = self._metadata.storage_data

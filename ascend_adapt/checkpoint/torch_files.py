@@ -103,7 +103,7 @@ def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
 
 
 def load_torch_dict(path: Path) -> dict[str, Any]:
-    """Return the dict in a torch.save file; raises as ``load_torch_file``, and also if it holds no dict."""
+    """Return the dict in a torch.save file; raises what ``load_torch_file`` raises, and also if it holds no dict."""
     content = load_torch_file(path)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds a {type(content).__name__}, expected a dict — choose another checkpoint")

@@ -92,7 +92,7 @@ def save(content: Any, path: Path) -> None:
 
 
 def placeholder(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor without memory, for ``mapped_file``."""
+    """Return a tensor without storage, as a placeholder for ``mapped_file``."""
     with _FAKE:
         return torch.empty(shape, dtype=dtype)
 

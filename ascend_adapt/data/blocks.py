@@ -80,7 +80,7 @@ def _skip(stream: IO[bytes], count: int, source: Input) -> None:
 def long_line(source: Input, line: int) -> str:
     """Return the message for a line that is too long."""
     return (
-        f"{source}:{line}: no line break in {LONGEST_LINE} bytes, expected one document a line — is it JSON lines? "
+        f"{source}:{line}: no line break in {LONGEST_LINE} bytes, expected one document per line — is it JSON lines? "
         "Repair the line or pass --on-bad-line skip"
     )
 

@@ -125,7 +125,7 @@ def _run_preprocess(known: argparse.Namespace) -> int:
 
     if known.split_sentences:
         raise SettingsError(
-            "--split-sentences: not supported, expected complete documents as GPT training needs — for BERT, use "
+            "--split-sentences: not supported, expected complete documents, which GPT training needs — for BERT, use "
             "Megatron's own tool, which downloads nltk's sentence model"
         )
     if known.workers < 1:

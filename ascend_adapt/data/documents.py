@@ -163,7 +163,7 @@ def _strict_loads(line: bytes) -> Any:
     try:
         return json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise BadLine(f"not JSON ({error}), expected one document a line") from None
+        raise BadLine(f"not JSON ({error}), expected one document per line") from None
 
 
 def _refuse_surrogates(text: str, key: str) -> None:

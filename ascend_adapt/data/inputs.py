@@ -146,7 +146,7 @@ def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
     """Open JSON lines for reading; also yield a function that returns how many bytes on disk have been read.
 
     Raises:
-        DataError: the file is cut short, is not what its suffix says, or cannot be read; also raised while reading.
+        DataError: the file is cut short, has a wrong suffix, or cannot be read; also raised while reading.
     """
     with _reading_errors(str(source)):
         if source.path == STDIN:
@@ -272,5 +272,5 @@ def _reading_errors(name: str) -> Iterator[None]:
     except Exception as error:
         # zlib.error, LZMAError, ZstdError, TarError, UnicodeDecodeError have no common base class.
         raise DataError(
-            f"{name}: cannot be unpacked ({one_line(error)}) — it is damaged, or not what its suffix says"
+            f"{name}: cannot be unpacked ({one_line(error)}) — it is damaged, or its suffix is wrong"
         ) from error

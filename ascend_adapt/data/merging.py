@@ -23,7 +23,7 @@ def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.Pa
     """
     target = Path(output_prefix)
     if not prefixes:
-        raise DataError("--input: no token files, expected at least one prefix — name what to merge")
+        raise DataError("--input: no token files, expected at least one prefix — give the prefixes to merge")
     parts = [IndexedDataset(prefix) for prefix in prefixes]
     for part in parts:
         for what, mine, first in (
@@ -32,7 +32,7 @@ def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.Pa
         ):
             if mine != first:
                 raise DataError(
-                    f"{part.prefix}: {what} {mine}, expected {first} as in {parts[0].prefix} — tokenise both alike"
+                    f"{part.prefix}: {what} {mine}, expected {first} as in {parts[0].prefix} — tokenize both alike"
                 )
     sizes = np.concatenate([part.sizes for part in parts])
     firsts = np.cumsum([0, *(len(part) for part in parts)])

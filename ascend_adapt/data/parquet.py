@@ -41,7 +41,7 @@ class ParquetLines(io.RawIOBase):
                 wrong.append(f"column {key!r} of {found}")
         if wrong:
             columns = ", ".join(schema.names[:20])
-            raise DataError(f"{', '.join(wrong)}, expected text among the columns {columns} — see --json-keys")
+            raise DataError(f"{', '.join(wrong)}, expected text columns, out of {columns} — see --json-keys")
         self._keys = list(keys)
         self._lines = self._all_lines()
         self._line = b""

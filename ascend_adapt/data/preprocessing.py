@@ -178,7 +178,7 @@ class _Run:
                 ]
                 for output in outputs:
                     open_files.callback(output.close)
-                self._tokenise(outputs)
+                self._tokenize(outputs)
                 self._refuse_empty_output()
                 for output in outputs:
                     output.write_index()
@@ -192,7 +192,7 @@ class _Run:
         sequences, tokens = self.counts.written.get(key, 0), self.counts.tokens.get(key, 0)
         return UnfinishedTokens(prefix, self.recipe.dtype, sequences=sequences, tokens=tokens)
 
-    def _tokenise(self, outputs: list[UnfinishedTokens]) -> None:
+    def _tokenize(self, outputs: list[UnfinishedTokens]) -> None:
         blocks = read_blocks(self.inputs, BLOCK_BYTES, self.position, skip_long_lines=self.request.skip_bad_lines)
         committed = time.monotonic()
         with Workers(self.request.tokenizer, self.tokenizer, self.recipe, self.request.workers) as workers:

@@ -59,7 +59,7 @@ class Tokens:
     bytes_read: int
 
 
-def tokenise(block: TextBlock, tokenizer: LoadedTokenizer, recipe: EncodingRecipe) -> Tokens:
+def tokenize(block: TextBlock, tokenizer: LoadedTokenizer, recipe: EncodingRecipe) -> Tokens:
     """Return the tokens of ``block``.
 
     Raises:
@@ -117,7 +117,7 @@ def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> 
 
 
 class Workers:
-    """Workers that tokenise: this process, ``count`` others, or threads if the engine releases the GIL."""
+    """Workers that tokenize: this process, ``count`` others, or threads if the engine releases the GIL."""
 
     def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: EncodingRecipe, count: int):
         give_back_large_blocks()
@@ -199,7 +199,7 @@ class _Here:
     recipe: EncodingRecipe
 
     def __call__(self, block: TextBlock) -> Tokens:
-        return tokenise(block, self.tokenizer, self.recipe)
+        return tokenize(block, self.tokenizer, self.recipe)
 
 
 _of_this_worker: _Here

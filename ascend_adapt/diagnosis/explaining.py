@@ -29,7 +29,7 @@ class LogReport:
     is_empty: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the fields as plain data."""
         return {
             "file": self.file,
             "problems": [one.to_json() for one in self.found],

@@ -82,7 +82,7 @@ class HostReport:
     codes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the fields as plain data."""
         return asdict(self)
 
 
@@ -109,11 +109,11 @@ def _read(file: Path) -> dict[str, Any]:
         wrong = [name for name, has_shape in _SHAPES.items() if name in data and not has_shape(data[name])]
         faults = [f"has no {', '.join(missing)}"] * bool(missing) + [f"invalid {', '.join(wrong)}"] * bool(wrong)
         if faults:
-            raise SettingsError(f"{file}: {'; '.join(faults)}, expected a collected host — collect again")
+            raise SettingsError(f"{file}: {'; '.join(faults)}, expected output of `doctor --collect` — collect again")
         return data
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else "was not written by `doctor --collect`"
-        raise SettingsError(f"{file}: {why}, expected a collected host — pass another file") from error
+        why = error.strerror if isinstance(error, OSError) else "is not valid"
+        raise SettingsError(f"{file}: {why}, expected output of `doctor --collect` — pass another file") from error
 
 
 def _judge(file: Path, data: Mapping[str, Any], problems: Sequence[Problem], asked: str | None) -> HostReport:

@@ -13,7 +13,7 @@ from ascend_adapt.emulation.registration import override
 
 
 def watch() -> None:
-    """Report such calls from now on; each still does what it did."""
+    """Report these mistakes from now on, without changing what the calls do."""
     import wrapt
 
     wrapt.wrap_function_wrapper("torch.cuda", "_lazy_init", _cuda_only)

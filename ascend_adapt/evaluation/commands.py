@@ -112,7 +112,7 @@ def _generate(known: argparse.Namespace) -> int:
             "--prompt: not given, expected at least one prompt — add --prompt TEXT or --prompt-file FILE"
         )
     if "" in known.stop:
-        raise SettingsError("--stop: is empty, expected a string at which a text ends — leave it out")
+        raise SettingsError("--stop: is empty, expected a stop string — leave it out")
     return _with_model(known, _generated, _show_generations)
 
 

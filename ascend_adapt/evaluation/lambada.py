@@ -15,8 +15,8 @@ PROTOCOL = (
     "the last word of each passage, after the last space, is scored with the space before it; it counts as right if "
     "greedy decoding produces all of its tokens; perplexity is per word"
 )
-# The original text is tokenised and in lower case; OpenAI's, which GPT-2 was evaluated on, is detokenised.
-_TOKENISED = (" .", " ,", "``", "''", " n't", " 's")
+# The original text is tokenized and in lower case; OpenAI's, which GPT-2 was evaluated on, is detokenized.
+_TOKENIZED = (" .", " ,", "``", "''", " n't", " 's")
 
 
 def evaluate(
@@ -50,10 +50,10 @@ def split(passage: str) -> tuple[str, str]:
 
 def kind_of_text(passages: list[str]) -> str:
     """Return which of the two published texts the passages look like."""
-    tokenised = sum(any(mark in passage for mark in _TOKENISED) for passage in passages)
-    if 2 * tokenised > len(passages):
-        return "original: tokenised, as in the paper"
-    return "detokenised, as OpenAI published it"
+    tokenized = sum(any(mark in passage for mark in _TOKENIZED) for passage in passages)
+    if 2 * tokenized > len(passages):
+        return "original: tokenized, as in the paper"
+    return "detokenized, as OpenAI published it"
 
 
 def _passage(value: Any) -> str:

@@ -36,7 +36,7 @@ class TextTokenizer:
         return self.loaded.decode(ids)
 
     def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Return the ids of a context and of the continuation after it, tokenised as one text, as lm-eval does.
+        """Return the ids of a context and of the continuation after it, tokenized as one text, as lm-eval does.
 
         Spaces at the end of the context belong to the continuation. An empty context becomes the end-of-document token.
 

@@ -49,14 +49,14 @@ def compare(kernel: Operation, backend: str, call: KernelCall, seed: int = 0) ->
     Dropout is switched off: two backends never drop the same elements.
 
     Raises:
-        BackendUnavailable: there is no such backend, or it does not serve the call.
+        BackendUnavailable: there is no such backend, or it does not support the call.
     """
     if getattr(call, "dropout_p", 0.0):
         call = replace(call, dropout_p=0.0)  # type: ignore[type-var]
     implementation = kernel.backend(backend).implementation()
     if reason := implementation.supports(call):
         raise BackendUnavailable(
-            f"kernel {kernel.name!r}: backend {backend!r} does not serve {call.describe()}: {reason}"
+            f"kernel {kernel.name!r}: backend {backend!r} does not support {call.describe()}: {reason}"
         )
     right = _results(kernel.backend("reference").implementation(), call, seed)
     try:

@@ -34,7 +34,7 @@ class Kernel(Operation):
         """Run the backend chosen for this kind of call and return its result.
 
         Raises:
-            BackendUnavailable: the requested backend does not exist, or cannot serve this call.
+            BackendUnavailable: the requested backend does not exist, or does not support this call.
         """
         import torch
 
@@ -65,7 +65,7 @@ class Kernel(Operation):
         return self.choices[key]
 
     def candidates(self, call: KernelCall, *, composed: bool = False) -> Iterator[tuple[Backend, str]]:
-        """Yield each backend of the call's device (or only composed ones) with "" or why it cannot serve the call."""
+        """Yield each backend of the call's device (or only composed ones) with "" or why it rejects the call."""
         device = call.tensor().device.type
         for backend in self.backends:
             if (not backend.devices or device in backend.devices) and (backend.composed or not composed):
@@ -111,7 +111,7 @@ class Kernel(Operation):
                 del chosen[oldest], self.choices[oldest]
             self.choices[key], chosen[key] = choice, implementation
         for name, why in passed_over:
-            _log_once(f"kernel {self.name!r}: {name} does not serve this call ({why}); {backend.name} does")
+            _log_once(f"kernel {self.name!r}: {name} does not support this call ({why}); {backend.name} does")
         return implementation
 
     def _composed(self, call: KernelCall) -> Implementation:
@@ -158,15 +158,15 @@ class Kernel(Operation):
         if not fit:
             reasons = "; ".join(f"{name}: {why}" for name, why in passed_over)
             raise BackendUnavailable(
-                f"kernel {self.name!r}: no backend serves this call ({call.describe()}): {reasons} — "
+                f"kernel {self.name!r}: no backend supports this call ({call.describe()}): {reasons} — "
                 "change the call, or report it"
             )
         rivals = [backend for backend in fit if backend.measured]
         if len(rivals) < 2:
-            return fit[0], "the first that serves the call", passed_over, True
+            return fit[0], "the first that supports the call", passed_over, True
         why_not = "deterministic" if is_deterministic() else measurement.why_not(call.tensor())
         if why_not:
-            reason = f"the first that serves the call; not measured: {why_not}"
+            reason = f"the first that supports the call; not measured: {why_not}"
             return rivals[0], reason, passed_over, why_not != measurement.CAPTURED
         runs = {backend.name: backend.implementation().run for backend in rivals}
         fastest = measurement.fastest(self.name, call, runs)

@@ -117,7 +117,7 @@ class Choice:
     backend: str
     reason: str
     passed_over: tuple[tuple[str, str], ...] = ()
-    """Preferred backends of this device that cannot serve the call, each with its reason."""
+    """Preferred backends of this device that does not support the call, each with its reason."""
 
 
 class Operation:

@@ -102,7 +102,7 @@ def _arguments(ours: _Schema, theirs: _Schema, uses: frozenset[str] | None) -> l
         if other.type != argument.type:
             differences.append(f"{argument.name} is {other.type}, not {argument.type}")
         if other.keyword and not argument.keyword:
-            differences.append(f"{argument.name} is by keyword only")
+            differences.append(f"{argument.name} is keyword-only")
         elif not argument.keyword and where != place:
             differences.append(f"{argument.name} is argument {where + 1}, not {place + 1}")
         elif argument.keyword and not other.keyword and given is None:

@@ -40,7 +40,7 @@ from ascend_adapt.native.step.trainer import Step, Trainer
 
 
 class Batches(Protocol):
-    """The batches of one part for this data-parallel rank."""
+    """The batches of one split (train, valid or test) for this data-parallel rank."""
 
     left: float
     """Samples left at the start, over all ranks."""

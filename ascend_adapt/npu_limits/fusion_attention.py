@@ -144,7 +144,7 @@ SINK = Limit(_ALL, "sink is float32 [head_num]", _PAGE)
 DROPOUT_MASK = Limit(
     _ALL,
     "dropout_mask is what _npu_dropout_gen_mask returns for the given seed, offset and keep_prob: "
-    "the gradient generates it again from these",
+    "the backward pass regenerates it from these",
     _PAGE,
     silent=True,
 )

@@ -1,4 +1,4 @@
-"""A documented limit of an operator of torch_npu: what a call must keep, and where that is documented."""
+"""A documented limit of an operator of torch_npu: what a call must satisfy, and its source."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Limit:
     operators: str
     """The operators that have it, as the documentation lists them: ``npu_swiglu``."""
     text: str
-    """What a call must keep, in the words of errors and reasons: ``input is contiguous``."""
+    """What a call must satisfy, in the words of errors and reasons: ``input is contiguous``."""
     source: str
     """Where it is documented or checked."""
     silent: bool = False
     """Whether a real NPU returns a wrong result without an error, rather than refusing the call."""
 
     def unmet(self, kept: bool, observed: str) -> str:
-        """Return "" if a call keeps the limit, else what was observed and the limit."""
+        """Return "" if a call is within the limit, else what was observed and the limit."""
         return "" if kept else f"{observed}, expected: {self.text}"
 
     def require(self, kept: bool, observed: str) -> None:

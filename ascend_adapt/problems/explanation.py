@@ -46,7 +46,7 @@ class Found:
         return [f"cause: {self.cause}{called}", f"next step: {self.do}"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the fields as plain data."""
         return {
             "problem": self.problem.name,
             "cause": self.cause,

@@ -42,7 +42,7 @@ _OF_A_FORK = ("async_tensor_model_parallel_allreduce", "use_triangle_attn")
 # "optimizer" without one: OPT_PARAMS_DEFAULTS of upstream.
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} — give one or more YAML files, as deepy.py takes them")
+        raise ConfigError(f"{message} — pass one or more YAML files, as for deepy.py")
 
 
 def read(argv: Sequence[str]) -> Recipe:
@@ -155,7 +155,7 @@ def _command_line(argv: Sequence[str]) -> tuple[list[str], str | None, dict[str,
     if files and files[0].endswith(".py"):
         files = files[1:]
     if not files:
-        raise ConfigError("--native neox: no configuration file — give one or more YAML files, as deepy.py takes them")
+        raise ConfigError("--native neox: no configuration file — pass one or more YAML files, as for deepy.py")
     return files, known.conf_dir, overrides
 
 

@@ -30,7 +30,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel, lay
     if norm not in ("layernorm", "rmsnorm"):
         raise ConfigError(f"norm: {norm!r}, expected layernorm or rmsnorm — no other is supported")
     if norm == "rmsnorm":
-        options("use_bias_in_norms")  # which it has not got
+        options("use_bias_in_norms")  # an RMSNorm has no bias
     epsilons = {"layernorm": options("layernorm_epsilon"), "rmsnorm": options("rms_norm_epsilon")}
     activation, ffn = _activation(options, hidden)
     attention_bias, mlp_bias = options("use_bias_in_attn_linear", True), options("use_bias_in_mlp", True)
@@ -78,7 +78,7 @@ def check_attention(options: Options) -> int:
     """
     layers = options.size("num_layers")
     stated = options("attention_config", [[["global"], layers]])
-    if all(isinstance(one, str) for one in stated):  # upstream takes one name a layer as well
+    if all(isinstance(one, str) for one in stated):  # upstream takes one name per layer as well
         kinds, count = set(stated), len(stated)
     else:
         try:

@@ -214,7 +214,7 @@ def _schedule(options: Options) -> Schedule:
     if style != "cosine":
         raise ConfigError(f"--lr-decay-style: {style!r}, expected cosine, the only one that upstream supports")
     if decay is None:
-        raise ConfigError("--lr-decay-iters: is not given, and the cosine needs it — add it")
+        raise ConfigError("--lr-decay-iters: is not given, but cosine decay needs it — add it")
     warmup = options("lr_warmup_iters")
     fraction = options("lr_warmup_fraction")
     if warmup is None and fraction is not None:

@@ -145,7 +145,7 @@ class Options:
         """Return the configuration of all parts.
 
         Raises:
-            ConfigError: all problems, one a line.
+            ConfigError: all problems, one per line.
         """
         config = UNKNOWN if self._problems.found else self.attempt(TrainConfig, **parts)
         self._problems.found += self._unsupported()

@@ -19,7 +19,7 @@ from ascend_adapt.report.metrics import Metric
 
 
 class Point(NamedTuple):
-    """One value of a metric. ``x`` counts iterations or epochs, as ``axis`` says; ``variant`` names a data set."""
+    """One value of a metric. ``x`` counts iterations or epochs, as ``axis`` says; ``variant`` names a dataset."""
 
     format: str
     metric: Metric

@@ -1,4 +1,4 @@
-"""What a run directory or a log says about a run."""
+"""Facts about a run that are read from its run directory or log."""
 
 from __future__ import annotations
 

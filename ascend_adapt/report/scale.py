@@ -38,7 +38,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, at_most: int) -> list[float]:
-        """Return round values inside of the range, or powers of ten; fewer than ``at_most`` if they are close to it."""
+        """Return round values inside the range, or powers of ten; fewer than ``at_most`` if they are close to it."""
         if self.is_log:
             first, last = round(math.log10(self.least)), round(math.log10(self.most))
             return [10.0**power for power in range(first, last + 1, math.ceil((last - first + 1) / at_most))]

@@ -1,4 +1,4 @@
-"""Rank agreement: all ranks of a job must run the same versions and patches, else they diverge silently."""
+"""Rank agreement: all ranks of a job must run the same versions and patches; otherwise they diverge silently."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class PluginManager:
                 else:
                     first = self._origins[taken[kernel, backend.name]]
                     self._refuse(
-                        self._origins[plugin], f"backend {backend.name!r} of {kernel}: is already one of {first}"
+                        self._origins[plugin], f"backend {backend.name!r} of {kernel}: is already registered by {first}"
                     )
         return result
 

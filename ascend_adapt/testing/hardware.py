@@ -50,5 +50,5 @@ def _soc_name(library: Any, say: str) -> str:
     library.aclrtGetSocName.restype = ctypes.c_char_p
     name = (library.aclrtGetSocName() or b"").decode()
     if not name.startswith("Ascend"):
-        raise NoHardware(say.format(f"aclrtGetSocName says {name!r}"))
+        raise NoHardware(say.format(f"aclrtGetSocName returns {name!r}"))
     return name

@@ -36,7 +36,7 @@ class ReleaseRow:
     problem: str = ""
 
     def __str__(self) -> str:
-        return f"{self.release} {self.patch}: the gate says {self.decision}, the fault is {self.fault} ({self.reason})"
+        return f"{self.release} {self.patch}: the gate: {self.decision}, the fault is {self.fault} ({self.reason})"
 
 
 def concerns(one: Registered, distribution: str) -> bool:
@@ -104,7 +104,7 @@ def disagreements(
             continue  # a target of another distribution, which is not installed
         expected = "armed" if row.decision == "patch" else "skipped"
         if outcome.state != expected:
-            messages.append(f"{row}: the engine says {outcome.state}, expected {expected} ({outcome.reason})")
+            messages.append(f"{row}: the engine reports {outcome.state}, expected {expected} ({outcome.reason})")
     return messages
 
 

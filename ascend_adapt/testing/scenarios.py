@@ -306,7 +306,7 @@ def two_plugins(scene: Scene) -> None:
 
 
 def enabling_imports_nothing(scene: Scene) -> None:
-    """enable() imports neither the target nor any other package than the dependencies of this project."""
+    """enable() imports no package but the dependencies of this project, and not the target."""
     scene.write()
     before = {name.partition(".")[0] for name in sys.modules}
     scene.enable()

@@ -1,4 +1,4 @@
-"""DeepSpeed 0.6.0 and newer, on devices and with releases of torch and numpy that it does not know.
+"""Patches for DeepSpeed 0.6.0 and newer, for devices and releases of torch and numpy that it does not support.
 
 Version ranges cover all 92 releases on PyPI from 0.6.0 to 0.19.8, and are checked against their sources.
 """

@@ -101,8 +101,8 @@ def fp32_weights_follow(call: Call) -> Any:
         refresh()  # a second time with load_module_only=True; older engines do so for fp16 only
         if call["load_optimizer_states"] and not call["load_module_only"]:
             logging.getLogger("ascend_adapt").warning(
-                "%s: has no states of this optimizer (DeepSpeed 0.18.0 to 0.18.4 saves none for bf16 without ZeRO), "
-                "expected them — training continues from its weights with new states; save with another release",
+                "%s: has no optimizer states (DeepSpeed 0.18.0 to 0.18.4 saves none for bf16 without ZeRO), expected "
+                "them — training continues from its weights with new optimizer states; save with another release",
                 result[0],
             )
     return result

@@ -1,4 +1,4 @@
-"""ZeRO-Offload's optimizer DeepSpeedCPUAdam, whose operator DeepSpeed compiles at run time, in torch instead."""
+"""DeepSpeedCPUAdam, the optimizer of ZeRO-Offload: in torch instead of the operator that DeepSpeed compiles."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def languages_are_recognised(call: Call) -> None:
     symptom=Symptom("fasttext.load_model('/dataset/fd5061f6/english_data/lid.176.bin')"),
 )
 def languages_of_openwebtext(call: Call) -> None:
-    """Load the model from either of GLM's paths or the working folder.
+    """Load fasttext's language identification model from either of GLM's paths or the working folder.
 
     Raises:
         DataError: the model or fasttext is missing.

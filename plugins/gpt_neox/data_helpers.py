@@ -1,4 +1,4 @@
-"""C++ data set helpers of GPT-NeoX: it has GPT data sets only, which need nothing compiled."""
+"""C++ dataset helpers of GPT-NeoX: it has GPT datasets only, which need nothing compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C++ data set helpers."""
+"""C++ dataset helpers."""
 
 from __future__ import annotations
 

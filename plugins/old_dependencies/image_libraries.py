@@ -1,4 +1,4 @@
-"""torchvision and Pillow, which the training loop of a text model imports for vision data sets."""
+"""torchvision and Pillow, which the training loop of a text model imports for vision datasets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _provided(name: str) -> Patch:
         name,
         name=name.replace(".", "_"),
         host=MEGATRON_DEEPSPEED,
-        why="megatron.training imports vision data sets, which import it without a guard",
+        why="megatron.training imports vision datasets, which import it without a guard",
         until="the code base imports it only to read images",
         without="crash",
     )(_fill)

@@ -1,4 +1,4 @@
-"""Known problems of training on Ascend NPUs, one file a kind."""
+"""Known problems of training on Ascend NPUs, one file for each kind."""
 
 from __future__ import annotations
 

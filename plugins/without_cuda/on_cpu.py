@@ -13,7 +13,7 @@ from .views import View
 
 
 class OnCpu:
-    """Changes made in this process."""
+    """Views of torch.cuda for this process, in which "cuda" means the CPU."""
 
     reversible = True
 

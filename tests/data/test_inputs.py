@@ -257,7 +257,10 @@ def test_parquet_is_lines_of_its_columns(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (("text", "missing"), r"in\.parquet: no column 'missing', column 'text' of int64, expected text among the col"),
+        (
+            ("text", "missing"),
+            r"in\.parquet: no column 'missing', column 'text' of int64, expected text col",
+        ),
         (("tags",), r"column 'tags' of list<"),
     ],
 )

@@ -528,7 +528,7 @@ def test_sentences_are_refused(arguments, write_lines, run_command, tmp_path):
 def test_the_help_lists_inputs(run_command):
     said = run_command("preprocess", "--help").stdout.decode()
     for name in (*TYPES, *JSON_LINES, *COMPRESSED, *ARCHIVES):
-        assert re.search(rf"{re.escape(name)}(?!\w)", said.partition("inputs, one document a line:")[2]), name
+        assert re.search(rf"{re.escape(name)}(?!\w)", said.partition("inputs, one document per line:")[2]), name
 
 
 @pytest.mark.parametrize("engine", ["hf", "gigatoken", "tiktoken"])

@@ -81,7 +81,7 @@ def test_lambada_is_that_of_transformers(folders, theirs, run, lines, name):
     assert words[0] == ("the cat sat on the", " mat")
     sums = [float(log_probabilities(theirs[name], c.encode(), w.encode())[0].sum()) for c, w in words]
     assert found["perplexity"] == pytest.approx(math.exp(-sum(sums) / len(sums)), rel=1e-4)
-    assert found["text"].startswith("detokenised")
+    assert found["text"].startswith("detokenized")
 
 
 def test_copa_takes_the_likelier_choice(folders, theirs, run, lines):

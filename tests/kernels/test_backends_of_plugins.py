@@ -71,7 +71,7 @@ def test_a_backend_of_a_plugin_is_preferred_until_it_is_disabled():
     assert chosen() == {"counting"}
     assert counting_gelu.calls
     counting_gelu.calls.clear()
-    assert torch.allclose(gelu(X), torch.nn.functional.gelu(X))  # which it does not serve
+    assert torch.allclose(gelu(X), torch.nn.functional.gelu(X))  # which it does not support
     assert chosen() == {"counting", "torch"}
     ascend_adapt.disable()
     counting_gelu.calls.clear()
@@ -136,7 +136,7 @@ def test_invalid_backends_are_reported_with_the_plugin(pairs, text):
 
 
 def test_two_plugins_with_one_name_of_a_backend_are_refused():
-    with pytest.raises(PluginError, match=r"plugin 'b': backend 'counting' of gelu: is already one of plugin 'a'"):
+    with pytest.raises(PluginError, match=r"'b': backend 'counting' of gelu: is already registered by plugin 'a'"):
         ascend_adapt.enable(plugins=[plugin(mine(), name="a"), plugin(mine(), name="b")])
 
 

@@ -69,7 +69,7 @@ def call(*shape, **given):
 def test_the_first_that_serves_the_call_computes_it(kernel):
     assert kernel(call()) == "first"
     choice = kernel.choose(call())
-    assert (choice.backend, choice.device, choice.reason) == ("first", "cpu", "the first that serves the call")
+    assert (choice.backend, choice.device, choice.reason) == ("first", "cpu", "the first that supports the call")
     assert choice.passed_over == (("missing", "it cannot be imported: No module named 'no_such_module'"),)
 
 
@@ -112,7 +112,7 @@ def test_a_backend_that_does_not_serve_is_passed_over_and_logged_once(kernel, ca
     with caplog.at_level(logging.INFO, logger="ascend_adapt"):
         assert kernel(call()) == kernel(call()) == kernel(call(4, 3)) == "second"
     messages = [record.getMessage() for record in caplog.records]
-    assert messages.count("ascend_adapt: kernel 'one': first does not serve this call (3 is odd); second does") == 1
+    assert messages.count("ascend_adapt: kernel 'one': first does not support this call (3 is odd); second does") == 1
     assert ("first", "3 is odd") in kernel.choose(call()).passed_over
 
 
@@ -136,7 +136,7 @@ def test_a_requested_backend_must_work(kernel):
 
 def test_no_backend_at_all_is_an_error_with_every_reason(kernel):
     first.reason, second.reason = "3 is odd", "2 is even"
-    with pytest.raises(BackendUnavailable, match=r"no backend serves .*: missing: .*; first: 3 is odd; second: 2 is"):
+    with pytest.raises(BackendUnavailable, match=r"no backend supports .*: missing: .*; first: 3 is odd; second: 2 is"):
         kernel(call())
 
 
@@ -242,7 +242,7 @@ def test_a_deterministic_backend_costs_no_graph_break():
 
 
 def test_the_compiler_fuses_an_inlined_backend_whatever_was_chosen(kernel):
-    """Unless a backend is requested: that one must serve the call."""
+    """Unless a backend is requested: that one must support the call."""
     kernel.backends[-1] = Backend("second", (), "kernel_stubs:second", inlined=True)
     assert kernel(call()) == "first"
     compiled = torch.compile(lambda x: x + (kernel(OneCall(x)) == "second"), backend="eager", fullgraph=True)

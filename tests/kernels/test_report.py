@@ -30,7 +30,7 @@ def test_every_kernel_is_shown_with_its_backend_and_why():
     assert {row["kernel"] for row in data["rows"]} == set(requests.NAMES)
     reasons = {row["kernel"]: row["reason"] for row in data["rows"]}
     assert reasons["masked_softmax"] == "as requested"
-    assert reasons["attention"] == "the first that serves the call"
+    assert reasons["attention"] == "the first that supports the call"
     assert data["comparisons"]
     assert all(one["agrees"] and one["errors"] for one in data["comparisons"])
 

@@ -19,7 +19,7 @@ BASE = "npu_x(Tensor self, Tensor gamma, float epsilon=1e-06, *, int mode=0) -> 
         (BASE.replace("gamma", "weight"), "npu_x: has no argument gamma; has a new argument weight"),
         (BASE.replace("1e-06", "1e-05"), "npu_x: epsilon is 1e-05 by default, not 1e-06"),
         (BASE.replace("Tensor gamma", "Tensor? gamma"), "npu_x: gamma is Optional[Tensor], not Tensor"),
-        (BASE.replace("float epsilon=1e-06, *", "*, float epsilon=1e-06"), "npu_x: epsilon is by keyword only"),
+        (BASE.replace("float epsilon=1e-06, *", "*, float epsilon=1e-06"), "npu_x: epsilon is keyword-only"),
         (BASE.replace("*, ", ""), "npu_x: mode is by position, too"),
         (BASE.replace("int mode=0", "int mode=0, int seed=0"), "npu_x: has a new argument seed=0"),
         (BASE.replace("-> (Tensor, Tensor)", "-> (Tensor, Tensor, Tensor)"), "npu_x: returns 3 values, not 2"),

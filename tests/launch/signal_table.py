@@ -27,7 +27,7 @@ from ascend_adapt.launch.one_host import signals
 
 HOSTS = "two hosts, script with a handler"
 KINDS = (*JOBS, "native", HOSTS)
-_TITLE = "## Signals: who receives which, and what becomes of the job"
+_TITLE = "## Signals: receivers, and the effect on the job"
 
 
 def main() -> int:
@@ -134,15 +134,15 @@ def write(page: Path, rows: dict[tuple[str, str, str], dict]) -> None:
 
 
 NOTES = """\
-Two ranks (one under bash; one a host on two hosts). The handler saves for 0.5 s at SIGTERM, SIGINT and SIGHUP and ends
-its rank; at SIGUSR1 and SIGUSR2 it saves and returns. "process group" is the launcher's, which a terminal signals; "all
-processes" is what a scheduler signals. A cell is wrong if a process is left, a handler is called twice, SIGUSR1 or
-SIGUSR2 ends the job, a save is missing where one was asked for, the exit code is another, or the job ends without a
-word about the signal. "continues": the ranks that did not end run on.
+Two ranks (one under bash; one per host on two hosts). On SIGTERM, SIGINT and SIGHUP the handler saves for 0.5 s and
+ends its rank; on SIGUSR1 and SIGUSR2 it saves and returns. "process group" is the launcher's, which a terminal signals;
+"all processes" is what a scheduler signals. A cell is wrong if a process is left, a handler is called twice, SIGUSR1 or
+SIGUSR2 ends the job, a requested save is missing, the exit code is not the expected one, or the job ends without
+reporting the signal. "continues": the ranks that did not end keep running.
 
-bash has no handler for SIGUSR1 and SIGUSR2, and an ignored signal could not be trapped by its script. So one that a
-scheduler sends to bash itself ends the command, as without ascend-run, and ascend-run names it. A native run does not
-save at SIGINT: a person at a terminal sends it who wants the prompt back.
+bash has no handler for SIGUSR1 and SIGUSR2, and an ignored signal could not be trapped by its script. So if a scheduler
+sends one to bash itself, it ends the command, as without ascend-run, and ascend-run reports it. A native run does not
+save on SIGINT: the user at the terminal wants the prompt back.
 """
 
 

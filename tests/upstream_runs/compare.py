@@ -171,7 +171,7 @@ def _where(one: Sequence[float], other: Sequence[float]) -> str:
 
 
 def model(text: str) -> Model:
-    """Return the model of a text such as ``layers=24,hidden=1024``; what is not said is that of GPT-2."""
+    """Return the model of a text such as ``layers=24,hidden=1024``; the rest is GPT-2's."""
     names = [one.name for one in fields(Model)]
     reported = {}
     for part in filter(None, text.split(",")):

@@ -12,9 +12,10 @@ from ascend_adapt.alignment.step_view import Pair, WeightKey
 
 
 def first(step: Step, updates: list[Update]) -> Finding | None:
-    """Return the difference that arises between the backward pass and the optimizer.
+    """Return the gradient difference that arises between the backward pass and the optimizer.
 
-    Clipping scales all gradients by their norm: one that differs by more than a factor explains the others.
+    Clipping scales all gradients by their global norm. So one gradient that differs by more than a factor explains
+    the others, which differ by a factor alone.
     """
     found = [each for each in map(_reduced, updates) if each is not None]
     return min(found, key=lambda each: each[0])[1] if found else None

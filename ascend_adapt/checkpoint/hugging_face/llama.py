@@ -27,7 +27,9 @@ _BLOCK = {
 
 
 def to_model(config: Mapping[str, Any]) -> Model:
-    """Return the model that config.json describes; its positions end where a sliding window would take effect.
+    """Return the model that config.json describes.
+
+    Its maximum position is at most the sliding window, so that the window never takes effect.
 
     Raises:
         Unsupported: the native model does not support one of its settings.

@@ -165,7 +165,7 @@ def _refuse(error: BaseException) -> None:
 
 
 def _purpose_now() -> str:
-    """Return what a new tensor is for, as far as the phase of the step says it."""
+    """Return the purpose of a new tensor, as far as the phase of the step shows it."""
     if _state["in_optimizer"]:
         return WORKSPACE
     if not report.tally.flops:

@@ -36,7 +36,7 @@ def lines(ranks: Mapping[int, Any]) -> list[str]:
     skipped = sum((Counter(one["host_skipped"]) for one in facts.values()), Counter())
     if skipped:
         sizes = ", ".join(f"{name.removeprefix('aten::')} {_size(size)}" for name, size in skipped.most_common(4))
-        found.append(f"left out on the host, all ranks together: {sizes}")
+        found.append(f"skipped on the host, sum over all ranks: {sizes}")
     return found
 
 

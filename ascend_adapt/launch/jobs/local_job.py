@@ -36,7 +36,7 @@ class LocalJob(Job):
             LaunchError: it cannot be started as requested.
         """
         request, environ = context.request, context.environ
-        share = None if host is not None else cluster_environment.of_this_machine(request, environ, network.addresses)
+        share = None if host is not None else cluster_environment.of_this_host(request, environ, network.addresses)
         if share is not None and request.max_restarts:
             raise UsageError("--max-restarts: the other hosts have their own launchers — use --hostfile instead")
         if share is None and host is None and (warning := cluster_environment.overlooked(environ)):

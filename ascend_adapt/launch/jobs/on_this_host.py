@@ -41,7 +41,7 @@ def run(
     if code == 0 and context.device == "npu" and device_use.is_unused(run_dir.path, requested=requested):
         say(
             f"{context.request.target}: ended without a tensor on an NPU, expected a job for --device {context.label} "
-            "to use one — choose the device by the program's own option, or run it with --device cpu"
+            "to use one — select the device with the program's own option, or run it with --device cpu"
         )
         return 1
     return code

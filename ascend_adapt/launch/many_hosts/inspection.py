@@ -108,7 +108,7 @@ def _report(
         if first is not None and ours != theirs:
             problems.append(f"{what} {theirs}, {first.name} has {ours} — install the same on all hosts")
     if device in hello["devices"] and hello["devices"][device] < len(host.slots):
-        problems.append(f"{hello['devices'][device]} {device} devices, the hostfile says slots={len(host.slots)}")
+        problems.append(f"{hello['devices'][device]} {device} devices, the hostfile has slots={len(host.slots)}")
     if ended.get("has_folder") is False:
         problems.append(f"no folder {os.getcwd()} — create it there, or start jobs in a folder that all hosts have")
     if ahead_s is not None and abs(ahead_s) > _CLOCK_S:

@@ -214,7 +214,7 @@ class HostsLauncher:
             if link.hello is not None and not link.is_over and now - link.heard > patience_s:
                 self._selector.unregister(link.source)
                 link.is_closed = True
-                link.lost = f"no word from it for {patience_s:.0f} s"
+                link.lost = f"no response for {patience_s:.0f} s"
 
     def _read_rest(self, console: Console) -> None:
         """Show output that is still in transit; an agent that has ended closes its connection."""

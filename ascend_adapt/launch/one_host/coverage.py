@@ -45,11 +45,11 @@ class CoverageWatch:
 
     @property
     def interval(self) -> float:
-        """How long to wait for the next look: less while processes begin."""
+        """Seconds until the next check; shorter while processes are starting."""
         return _LOOK_S if time.monotonic() - self._last_new < _LATER_S else _LOOK_LATER_S
 
     def look(self) -> list[Unreached]:
-        """Return the ranks found to be unreached since the last look."""
+        """Return the ranks found to be unreached since the last check."""
         found = []
         below = processes.descendants(os.getpid())
         for one in below:

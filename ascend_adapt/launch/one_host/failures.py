@@ -28,7 +28,7 @@ class Failure:
 
     Attributes:
         error: the message, "" if there was none.
-        cause: cause and next step, one a line, if a known problem explains the failure.
+        cause: cause and next step, one per line, if a known problem explains the failure.
         traceback: of a rank that a command has started, which has no log here.
     """
 

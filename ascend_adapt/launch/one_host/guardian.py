@@ -278,8 +278,8 @@ def _progress_bar() -> ProgressBar:
 
 
 def ends_by(number: int, grace: float) -> str:
-    """Describe what a signal to end does."""
-    return f"{signal.Signals(number).name}: ends the job, SIGKILL after {grace:g} s; asked again it does not wait"
+    """Describe how a signal that ends the job ends it."""
+    return f"{signal.Signals(number).name}: ends the job, SIGKILL after {grace:g} s; a second signal skips the wait"
 
 
 def passed(number: int, handling: int) -> str:

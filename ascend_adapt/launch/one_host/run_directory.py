@@ -130,7 +130,7 @@ class Job:
 
     @classmethod
     def read(cls, run_dir: RunDirectory) -> tuple[Job, Mapping[str, Any]]:
-        """Return who runs a job, and all that its file says.
+        """Return the processes that run a job, and all contents of its file.
 
         Raises:
             LaunchError: there is no such file, or a damaged one.

@@ -30,7 +30,7 @@ _TYPED_REPEAT_S = 0.2
 
 
 class Source(IntEnum):
-    """Which process received a signal."""
+    """Process from which a guardian learns of a signal."""
 
     GUARDIAN = 0
     PARENT = 1

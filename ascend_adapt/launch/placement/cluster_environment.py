@@ -36,7 +36,7 @@ class ClusterNode:
     nproc: int | None = None
 
 
-def of_this_machine(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> ClusterNode | None:
+def of_this_host(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> ClusterNode | None:
     """Return this host's share of the job, or None if it is the only host.
 
     ``own`` returns the names and addresses of this host; it is called for ``--node-ips`` only.

@@ -105,7 +105,7 @@ def of_device(
 
     A job for the CPU sees no GPU, whatever is set: accelerate, for one, takes a GPU that it sees.
 
-    ``hccl_base_port`` is None where each machine has its own.
+    ``hccl_base_port`` is None where each host has its own.
 
     Source: the Ascend documentation's environment variables, read through design notes, not tried on an NPU.
     """

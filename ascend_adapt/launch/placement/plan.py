@@ -126,11 +126,11 @@ def of_ranks(
     Args:
         request: what the command line asks for.
         device: the kind of device the ranks run on.
-        hosts: the machines, and their slots; one only with ``share``.
+        hosts: the hosts and their slots; only this one with ``share``.
         env: what is set for every rank.
         environ: the launcher's environment; what it has set is never overridden.
         free_port: the port to use if none is asked for.
-        share: which of several machines this one is, where each has its own launcher.
+        share: which of several hosts this one is, where each has its own launcher.
 
     Raises:
         LaunchError: a host that the others cannot reach, or a slot that the visible devices do not have.

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from ascend_adapt.errors import LaunchError
 
-# Above Linux's ephemeral ports (32768 to 60999). HCCL takes the 16 ports from its base on, one a device.
+# Above Linux's ephemeral ports (32768 to 60999). HCCL takes the 16 ports from its base on, one per device.
 _HCCL_BASES = range(61000, 65000, 16)
 
 
@@ -66,6 +66,6 @@ def _lock_range() -> tuple[socket.socket, int]:
             continue
         return lock, base
     raise LaunchError(
-        f"HCCL ports {_HCCL_BASES.start} to {_HCCL_BASES.stop}: no {_HCCL_BASES.step} of them are free — "
+        f"HCCL ports {_HCCL_BASES.start} to {_HCCL_BASES.stop}: no block of {_HCCL_BASES.step} is free — "
         "set HCCL_IF_BASE_PORT, or end a job"
     )

@@ -26,7 +26,7 @@ class Transport(ABC):
         """Return why these hosts cannot be reached from here, with the next step; "" if no reason is known."""
         missing = [name for name in cls.programs if shutil.which(name) is None]
         if missing:
-            return f"{' and '.join(missing)} not on PATH — install, or choose another launcher"
+            return f"{' and '.join(missing)} not on PATH — install it, or choose another launcher"
         return ""
 
     @abstractmethod
@@ -43,6 +43,6 @@ class Transport(ABC):
 
     def described(self, link: Connection, said: Sequence[str], waited_s: float) -> str:
         """Return why a host cannot be reached, given the messages about it."""
-        why = " ".join(said[-3:]) or link.noise or link.lost or f"no word from it for {waited_s:.0f} s"
+        why = " ".join(said[-3:]) or link.noise or link.lost or f"no response for {waited_s:.0f} s"
         hint = shlex.join(["ssh", *(["-p", str(self._port)] if self._port else []), link.address, "true"])
         return f"host {link.name}: cannot be reached or has no agent ({why}) — try `{hint}`"

@@ -68,12 +68,12 @@ class Saver:
         return self.folder.of(progress.iteration)
 
     def check(self) -> None:
-        """Raise as ``save`` if the last checkpoint has failed, without waiting for it."""
+        """Raise what ``save`` raises if the last checkpoint has failed, without waiting for it."""
         if self._running is not None and self._running.done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is written; raises as ``save``."""
+        """Wait until the last checkpoint is written; raises what ``save`` raises."""
         running, self._running = self._running, None
         if running is not None:
             running.result()

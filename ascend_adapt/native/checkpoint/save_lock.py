@@ -72,7 +72,7 @@ class SaveLock:
             folder.mkdir(parents=True, exist_ok=True)
             stream = (folder / FILE).open("a+", encoding="utf-8")
         except OSError as error:
-            return f"cannot be saved into ({error.strerror}), expected a folder to write to — correct --save", []
+            return f"cannot be saved into ({error.strerror}), expected a writable folder — correct --save", []
         self._stream = stream
         try:
             fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +82,7 @@ class SaveLock:
                 whose = stream.read(200).strip() or "another process"
                 return f"{whose} saves there, expected no other run — end that one, or save elsewhere", []
             if error.errno not in _NO_LOCKS:
-                return f"cannot be saved into ({error.strerror}), expected a folder to write to — correct --save", []
+                return f"cannot be saved into ({error.strerror}), expected a writable folder — correct --save", []
             warnings = [f"warning: {folder}: does not support locks, so a second run that saves there is not detected"]
         try:
             stream.truncate(0)

@@ -1,7 +1,7 @@
 """Checkpoint state: tensors under global names, which any mesh can load, and the progress of the run.
 
-A rank's FSDP and tensor-parallel shard is described as a DTensor of the whole: rows (or columns) over tensor ranks,
-then the rows of each such shard over data ranks.
+A rank's shard is described as a DTensor of the full tensor, which tensor parallelism shards by rows or columns, and
+FSDP then by rows.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Problems:
         return True
 
     def raise_all(self) -> None:
-        """Raise all problems as one error, one a line.
+        """Raise all problems as one error, one per line.
 
         Raises:
             ConfigError: there are problems.

@@ -37,7 +37,7 @@ def from_dict(data: dict[str, Any]) -> TrainConfig:
 
 
 def model_from_dict(data: dict[str, Any]) -> Model:
-    """Build a model from the part of ``to_dict``'s output that describes it; raises as ``from_dict``."""
+    """Build a model from the part of ``to_dict``'s output that describes it; raises like ``from_dict``."""
     model: Model = _built(Model, data, "config.model")
     return model
 
@@ -48,7 +48,7 @@ def run_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cloze_from_dict(data: dict[str, Any]) -> Cloze:
-    """Build a finetuning task from the part of ``to_dict``'s output that describes it; raises as ``from_dict``."""
+    """Build a finetuning task from the part of ``to_dict``'s output that describes it; raises like ``from_dict``."""
     cloze: Cloze = _built(Cloze, data, "config.cloze")
     return cloze
 

@@ -239,5 +239,5 @@ TASKS: dict[str, type[Pattern]] = {"boolq": BoolQ, "cb": Cb, "copa": Copa, "rte"
 
 
 def pattern_of(cloze: Cloze, tokenizer: GlmTokenizer, length: int) -> Pattern:
-    """Return the pattern of a configuration; raises as Pattern."""
+    """Return the pattern of a configuration; raises what ``Pattern`` raises."""
     return TASKS[cloze.task](tokenizer, length, cloze.pattern, block_positions=cloze.block_positions)

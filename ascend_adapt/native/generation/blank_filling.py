@@ -98,7 +98,7 @@ def fill(
 
 
 def check_prompts(model: InferenceModel, tokenizer: GlmTokenizer, texts: Sequence[str]) -> None:
-    """Check that each text has masks that the model knows and leaves room in its context; raises as ``fill``."""
+    """Check that each text has known masks and leaves room in the context; raises what ``fill`` raises."""
     check_lengths(model, [one.row(tokenizer.command("sop")).tokens for one in _prompts(tokenizer, texts)])
 
 

@@ -28,7 +28,7 @@ class DecodeStep:
         self._has_run = False
 
     def serves(self, rows: int, capacity: int) -> bool:
-        """Return whether it serves a batch of ``rows`` that needs ``capacity`` tokens."""
+        """Return whether it supports a batch of ``rows`` that needs ``capacity`` tokens."""
         return (rows, _rounded(capacity)) == (self.rows, self.capacity)
 
     def start(self, cache: KeyValueCache) -> None:

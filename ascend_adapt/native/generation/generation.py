@@ -110,7 +110,7 @@ def generate(
 
 
 def check_lengths(model: InferenceModel, prompts: Sequence[Sequence[int]]) -> None:
-    """Check that each prompt has tokens, and leaves room for others; raises as ``generate``."""
+    """Check that each prompt has tokens, and leaves room for others; raises what ``generate`` raises."""
     problems = [f"prompt {number}: has no tokens" for number, prompt in enumerate(prompts, 1) if not prompt]
     problems += [
         f"prompt {number}: {len(prompt)} tokens, expected fewer than the model's context of {model.max_positions}"

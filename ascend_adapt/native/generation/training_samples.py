@@ -1,4 +1,4 @@
-"""Samples of text from the model that a run trains, by all its ranks together."""
+"""Text samples that all ranks of a run generate from the model during training."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class FixedShapeCache(KeyValueCache):
         return self._position
 
     def block_position_ids(self, tokens: torch.Tensor) -> torch.Tensor | None:
-        """Return the positions of the next tokens inside a blank, int64 [B, 1]; None: they are in none."""
+        """Return the positions of the next tokens inside a blank, int64 [B, 1]; None outside a blank."""
         return self._block if self._has_blocks else None
 
     def masked_out(self, count: int) -> torch.Tensor:

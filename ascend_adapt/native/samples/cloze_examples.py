@@ -79,7 +79,7 @@ def read_examples(cloze: Cloze, part: str) -> list[Example]:
 
 
 def check_examples(cloze: Cloze) -> None:
-    """Check the examples that a run reads; raises as ``read_examples``."""
+    """Check the examples that a run reads; raises what ``read_examples`` raises."""
     read_examples(cloze, "train")
     if cloze.validates or cloze.tests_validation_set:
         read_examples(cloze, "valid")

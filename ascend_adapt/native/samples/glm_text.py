@@ -37,7 +37,7 @@ _CHECKED_LINES = 100
 
 
 def load_vocabulary(vocabulary: GlmVocabulary) -> GlmTokenizer:
-    """Return the tokenizer of a configuration; raises as GlmTokenizer.load."""
+    """Return the tokenizer of a configuration; raises what ``GlmTokenizer.load`` raises."""
     return GlmTokenizer.load(
         vocabulary.vocab_file,
         vocabulary.merge_file,
@@ -109,8 +109,8 @@ def tokenize(path: str, data: Data) -> Path:
             part.replace(final)
     except OSError as error:
         raise DataError(
-            f"{prefix}: its token files cannot be written ({error.strerror}), expected a folder to write to — make "
-            "room, or name another with --token-cache"
+            f"{prefix}: its token files cannot be written ({error.strerror}), expected a writable folder — free "
+            "space, or name another with --token-cache"
         ) from error
     finally:
         for part in aside.values():
@@ -156,7 +156,7 @@ def documents(path: str, seed: int) -> Iterator[str]:
 
 
 def check_text(path: str) -> None:
-    """Check the first lines of each file of a path; raises as ``documents``."""
+    """Check the first lines of each file of a path; raises what ``documents`` raises."""
     for name in text_files(path):
         with name.open(encoding="utf-8", errors="replace") as lines:
             for number, line in zip(range(1, _CHECKED_LINES + 1), lines, strict=False):

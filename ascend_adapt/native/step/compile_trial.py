@@ -45,7 +45,7 @@ class CompileTrial:
         return self.compiled != before
 
     def messages(self) -> list[str]:
-        """Return what is to be logged, once."""
+        """Return the messages to log, and forget them."""
         messages, self._messages = self._messages, []
         return messages
 

@@ -3,8 +3,8 @@
 | ZeRO | master weights | gradients |
 |---|---|---|
 | 0 | replicated | accumulated on the rank, all-reduced after the last micro batch |
-| 1 | sharded, gathered once a step | accumulated on the rank, reduce-scattered after the last micro batch |
-| 2 | sharded, gathered once a step | reduce-scattered after every micro batch |
+| 1 | sharded, gathered once per step | accumulated on the rank, reduce-scattered after the last micro batch |
+| 2 | sharded, gathered once per step | reduce-scattered after every micro batch |
 | 3 | sharded, gathered for each bucket of blocks, forward and backward | reduce-scattered after every micro batch |
 
 ZeRO-3 and offloading to host memory use FSDP2; the rest is ``native.parallel.zero``. One data-parallel rank has nothing
@@ -85,7 +85,7 @@ def before_passes(decoder: Decoder) -> None:
 
 
 def before_backward(decoder: Decoder, parallel: Parallel, *, is_last: bool) -> None:
-    """Begin a backward pass of this decoder; ``is_last``: of the step, which then reduces the gradients."""
+    """Begin a backward pass of this decoder; the last one of a step (``is_last``) reduces the gradients."""
     if isinstance(decoder, FSDPModule):
         decoder.set_requires_gradient_sync(is_last or parallel.zero_stage >= 2)
         decoder.set_reshard_after_backward(is_last or parallel.zero_stage == 3)

@@ -92,7 +92,7 @@ class StepGraphs:
             current.wait_stream(self._stream)
 
     def messages(self) -> list[str]:
-        """Return what is to be logged, once."""
+        """Return the messages to log, and forget them."""
         messages, self._messages = self._messages, []
         return messages
 

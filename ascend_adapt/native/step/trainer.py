@@ -196,7 +196,7 @@ class Trainer:
                 decoder.train(training)
 
     def messages(self) -> list[str]:
-        """Return what is to be logged, once."""
+        """Return the messages to log, and forget them."""
         messages, self._messages = self._messages, []
         for part in (self._trial, self.graphs):
             messages += [] if part is None else part.messages()

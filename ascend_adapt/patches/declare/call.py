@@ -36,7 +36,7 @@ class Call:
         return bound.arguments[name] if name in bound.arguments else bound.signature.parameters[name].default
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Pass another value for an argument; raises as ``__getitem__`` does."""
+        """Pass another value for an argument; raises what ``__getitem__`` raises."""
         bound = self._bound(name)
         bound.arguments[name] = value
         self.args, self.kwargs = bound.args, bound.kwargs

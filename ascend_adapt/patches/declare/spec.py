@@ -305,7 +305,7 @@ def _check_target(kind: str, place: Target, subject: str) -> None:
     if kind == "provide" and place.path:
         raise PatchSpecError(f"{subject}: expected a module name — provide makes modules, add makes attributes")
     if kind != "provide" and not place.path:
-        raise PatchSpecError(f"{subject}: expected 'module:attribute' — name what to {kind} in the module")
+        raise PatchSpecError(f"{subject}: expected 'module:attribute' — add the attribute to {kind}")
     if _UNTOUCHABLE.fullmatch(str(place)):
         raise PatchSpecError(f"{subject}: is never patched — patch the code that uses it")
 

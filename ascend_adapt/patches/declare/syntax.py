@@ -39,7 +39,7 @@ def parse(source: str | bytes, name: str) -> ast.Module:
     """Return the syntax tree of a source; ``name`` is used in messages.
 
     Raises:
-        PatchDrift: as parse_file.
+        PatchDrift: as in ``parse_file``.
     """
     try:
         with warnings.catch_warnings():

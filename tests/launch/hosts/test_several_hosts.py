@@ -164,7 +164,7 @@ def test_a_host_cut_off_ends_the_job(slow, cluster, up):
     try:
         _, said = job.communicate(timeout=60)
         assert job.returncode == 1
-        assert "host w-3: lost, no word from it for 20 s" in said
+        assert "host w-3: lost, no response for 20 s" in said
         assert time.monotonic() - began < 40
         assert not cluster.left(patience_s=25)
     finally:

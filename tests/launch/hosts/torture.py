@@ -61,7 +61,10 @@ def main() -> int:
             rows[victim, what].append((code == wanted, len(left), seconds))
             mark = "" if code == wanted and not left else f"  WRONG: {left}"
             print(f"{number}: {way} {victim} {what}: code {code}, wanted {wanted}, {seconds:.1f} s{mark}", flush=True)
-    print("\n| ended | with | runs | code right | hosts with processes left | longest end |\n|---|---|---|---|---|---|")
+    print(
+        "\n| ended | by | runs | exit code correct | hosts with processes left | longest shutdown |\n"
+        "|---|---|---|---|---|---|"
+    )
     for (victim, what), runs in sorted(rows.items()):
         right, left, longest = sum(run[0] for run in runs), sum(run[1] for run in runs), max(run[2] for run in runs)
         print(f"| {victim} | {what} | {len(runs)} | {right} | {left} | {longest:.1f} s |")

@@ -13,7 +13,7 @@ from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.placement.cluster_environment import (
     ClusterNode,
     first_of_nodelist,
-    of_this_machine,
+    of_this_host,
     overlooked,
     refuse_copies,
 )
@@ -21,7 +21,7 @@ from ascend_adapt.launch.request import parse
 
 
 def share(*argv, own=(), **environ):
-    return of_this_machine(parse([*argv, "train.py"]), environ, lambda: set(own))
+    return of_this_host(parse([*argv, "train.py"]), environ, lambda: set(own))
 
 
 SLURM = {
@@ -82,8 +82,8 @@ def test_who_says_so(argv, environ, wanted):
 @pytest.mark.parametrize(
     ("argv", "environ", "says"),
     [
-        (["--nnodes", "2"], {}, "give --node-rank"),
-        (["--nnodes", "2", "--node-rank", "0"], {}, "give --master-addr"),
+        (["--nnodes", "2"], {}, "add --node-rank"),
+        (["--nnodes", "2", "--node-rank", "0"], {}, "add --master-addr"),
         (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"], {}, "host 2 of 2"),
         (["--node-ips", "10.0.0.1,10.0.0.2"], {}, "0 of them are this host's"),
         (["--nnodes", "3", "--node-ips", "10.0.0.1,10.0.0.2"], {}, "names 2 hosts, --nnodes says 3"),

@@ -49,5 +49,5 @@ def test_a_range_with_a_port_in_use_is_passed_over(two_ranges):
 
 
 def test_all_ranges_in_use_is_reported(two_ranges):
-    with Ports(), Ports(), pytest.raises(LaunchError, match="HCCL ports 65100 to 65132: no 16 of them are free"):
+    with Ports(), Ports(), pytest.raises(LaunchError, match="HCCL ports 65100 to 65132: no block of 16 is free"):
         Ports()

@@ -64,7 +64,7 @@ class PositionBias:
         elif self.packed:
             raise OperatorMissing(
                 f"npu::npu_fusion_attention: {found}, expected pse types 2 and 3 with TND — "
-                "the emulation does not implement another pse of packed tokens"
+                "the emulation implements no other pse type for packed tokens"
             )
         elif self.compressed:
             fits = pse.shape[0] in (1, batch) and pse.shape[1] == heads and pse.shape[3] == columns

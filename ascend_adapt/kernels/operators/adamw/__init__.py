@@ -110,7 +110,7 @@ def adamw(
     Raises:
         KernelArgumentError: lists of different lengths, shapes that do not match, a counter shared by two parameters,
             or a beta outside its range.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     lists = {"grads": grads, "exp_avgs": exp_avgs, "exp_avg_sqs": exp_avg_sqs, "steps": steps}
     for name, others in lists.items():

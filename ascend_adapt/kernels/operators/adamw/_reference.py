@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.adamw import AdamwCall
 
 
 def supports(call: AdamwCall) -> str:
-    """Return "": the reference serves every call."""
+    """Return "": the reference supports every call."""
     return ""
 
 

@@ -26,7 +26,7 @@ _KEPT = 16
 
 
 def supports(call: AdamwCall) -> str:
-    """Return "" or why the Triton kernel does not serve the call."""
+    """Return "" or why the Triton kernel does not support the call."""
     for param, grad, mean, square in zip(call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, strict=True):
         if not param.dtype == mean.dtype == square.dtype == torch.float32:
             return "it takes parameters and moments in fp32"

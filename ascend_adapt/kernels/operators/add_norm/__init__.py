@@ -58,7 +58,7 @@ class AddNormCall(KernelCall):
             raise KernelArgumentError(f"weight and bias: {found}, expected a weight, and a bias for LayerNorm only")
         if (self.dropout_p > 0) != (self.seed is not None):
             raise KernelArgumentError(
-                f"dropout_p={self.dropout_p}, seed={self.seed!r}: expected a seed where there is dropout — give both"
+                f"dropout_p={self.dropout_p}, seed={self.seed!r}: expected dropout with a seed — give both or neither"
             )
 
     def small(self) -> AddNormCall | None:
@@ -106,7 +106,7 @@ def add_norm(
 
     Raises:
         KernelArgumentError: shapes or dtypes that do not match, or dropout without a seed.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     if seed is not None and (not is_tensor(seed) or seed.numel() != 1):
         raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — make one with torch.randint")

@@ -25,7 +25,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def supports(call: AddNormCall) -> str:
-    """Return "" or why the Triton kernels do not serve the call."""
+    """Return "" or why the Triton kernels do not support the call."""
     if call.x.dtype not in _DTYPES:
         return f"it takes fp16, bf16 and fp32, not {str(call.x.dtype).removeprefix('torch.')}"
     if not 0 < call.x.shape[-1] <= WIDEST:

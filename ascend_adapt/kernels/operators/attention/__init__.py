@@ -49,7 +49,7 @@ class AttentionCall(KernelCall):
         if key_heads == 0 or heads % key_heads:
             raise KernelArgumentError(
                 f"q {list(q.shape)}, k {list(k.shape)}: {heads} heads are not a multiple of {key_heads} key heads — "
-                "give a multiple"
+                "repeat or drop key heads"
             )
         masks.check_masked_out(self.masked_out, (batch, heads, queries, keys), q.device)
         masks.check_bias(self.bias, (batch, heads, queries, keys), q.device)
@@ -58,7 +58,7 @@ class AttentionCall(KernelCall):
             check_number("scale", self.scale)
             if getattr(self.scale, "requires_grad", False):
                 raise KernelArgumentError(
-                    "scale: requires grad, and attention has no gradient of it — scale q by it instead"
+                    "scale: requires grad, but attention computes no gradient for it — scale q by it instead"
                 )
         masks.check_cu_seqlens(self.cu_seqlens, batch, queries, keys, q.device)
         masks.check_prefix(self.prefix, batch, queries, keys)
@@ -132,7 +132,7 @@ def attention(
 
     Raises:
         KernelArgumentError: a float masked_out, a bool bias, or shapes that do not match.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     if type(dropout_p) is not float:
         check_number("dropout_p", dropout_p)

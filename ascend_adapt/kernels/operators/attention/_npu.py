@@ -70,7 +70,7 @@ def supports(call: AttentionCall) -> str:
 
 
 def run(call: AttentionCall) -> torch.Tensor:
-    """Return the attention."""
+    """Return the attention output."""
     return _pieces.without_blind_rows(_pieces.as_wide_as_its_bias(call), _run).to(call.q.dtype)
 
 

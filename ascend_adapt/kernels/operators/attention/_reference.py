@@ -10,12 +10,12 @@ from ascend_adapt.kernels.operators.masked_softmax._reference import softmax
 
 
 def supports(call: AttentionCall) -> str:
-    """Return "": the reference serves every call."""
+    """Return "": the reference supports every call."""
     return ""
 
 
 def run(call: AttentionCall) -> torch.Tensor:
-    """Return the attention."""
+    """Return the attention output."""
     call = _pieces.masked_by_prefix(call)
     q, k, v = call.q, call.k, call.v
     exact = torch.promote_types(q.dtype, torch.float32)

@@ -37,7 +37,7 @@ class _Torch:
         return ""
 
     def run(self, call: AttentionCall) -> torch.Tensor:
-        """Return the attention."""
+        """Return the attention output."""
         call = _pieces.masked_by_prefix(call)
         with self._selected(call):
             if _is_torchs_own(call):
@@ -149,7 +149,7 @@ class _OnCuda(_Torch):
         self.kernel, self.can_use, self.masks, self.shares_heads = kernel, can_use, masks, shares_heads
 
     def supports(self, call: AttentionCall) -> str:
-        """Return "" or why this kernel does not serve the call."""
+        """Return "" or why this kernel does not support the call."""
         if not self.masks:
             if call.masked_out is not None or call.bias is not None:
                 return "it takes no mask"
@@ -194,7 +194,7 @@ class _Flash(_OnCuda):
     """Flash attention; windows, packed documents and Q != K use its variable-length form."""
 
     def supports(self, call: AttentionCall) -> str:
-        """Return "" or why flash attention does not serve the call."""
+        """Return "" or why flash attention does not support the call."""
         if dispatch.is_deterministic() and not dispatch.attention_gradients_repeat():
             return "its gradients are deterministic only under torch.use_deterministic_algorithms(True)"
         if call.masked_out is not None or call.bias is not None:
@@ -209,7 +209,7 @@ class _Flash(_OnCuda):
         return self._refused(call)
 
     def run(self, call: AttentionCall) -> torch.Tensor:
-        """Return the attention."""
+        """Return the attention output."""
         if self._needs_varlen(call):
             return _pieces.without_blind_rows(call, _packed)
         return super().run(call)

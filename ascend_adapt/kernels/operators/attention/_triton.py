@@ -20,7 +20,7 @@ _WIDEST_BYTES = 512
 
 
 def supports(call: AttentionCall) -> str:
-    """Return "" or why the kernel does not serve the call."""
+    """Return "" or why the kernel does not support the call."""
     q, k, v, masked_out = call.q, call.k, call.v, call.masked_out
     queries = q.shape[2] * (q.shape[1] // k.shape[1])
     if torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v)):
@@ -32,7 +32,7 @@ def supports(call: AttentionCall) -> str:
     if call.causal and q.shape[2] > 1:
         return "its queries attend to the same keys"
     if not 0 < queries <= _MOST_QUERIES:
-        return f"it serves at most {_MOST_QUERIES} queries of a key head, not {queries}"
+        return f"it supports at most {_MOST_QUERIES} queries of a key head, not {queries}"
     if masked_out is not None and any(size > 1 for size in masked_out.shape[-3:-1]):
         return "its queries share one mask"
     widest = _WIDEST_BYTES // q.element_size()
@@ -42,7 +42,7 @@ def supports(call: AttentionCall) -> str:
 
 
 def run(call: AttentionCall) -> torch.Tensor:
-    """Return the attention."""
+    """Return the attention output."""
     q, k, v = call.q, call.k, call.v
     batch, heads, queries, width = q.shape
     key_heads, keys = k.shape[1:3]

@@ -68,7 +68,7 @@ def cross_entropy(
     Raises:
         KernelArgumentError: shapes that do not match, a label outside the vocabulary (on a CPU, not traced; elsewhere
             its loss is NaN, or torch's device assertion fails), or an unknown reduction.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     check_float("logits", logits, shape="[..., V]", least=1)
     columns = int(logits.shape[-1])

@@ -13,7 +13,7 @@ from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
 
 
 def supports(call: CrossEntropyCall) -> str:
-    """Return "": the reference serves every call."""
+    """Return "": the reference supports every call."""
     return ""
 
 

@@ -19,7 +19,7 @@ from ascend_adapt.kernels.triton_launch import Launcher
 
 
 def supports(call: CrossEntropyCall) -> str:
-    """Return "" or why the Triton kernels do not serve the call."""
+    """Return "" or why the Triton kernels do not support the call."""
     if call.logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it takes fp16, bf16 and fp32, not {str(call.logits.dtype).removeprefix('torch.')}"
     if call.logits.numel() == 0:
@@ -83,7 +83,7 @@ def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor
 def gradient(
     logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any, into: torch.Tensor
 ) -> torch.Tensor:
-    """Return the gradient [T, V] of the logits for that of the losses [T], in ``into``, which may be the logits."""
+    """Write the logits' gradient [T, V], given the losses' [T], into ``into`` (which may be the logits); return it."""
     rows, columns = logits.shape
     cut = tiles(columns, live=3)
     _launch_gradient(

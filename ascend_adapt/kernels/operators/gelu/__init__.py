@@ -48,7 +48,7 @@ def gelu(x: Any, bias: Any = None, *, approximate: str = "none") -> Any:
 
     Raises:
         KernelArgumentError: shapes that do not match, or an unknown approximation.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(GeluCall(x, bias, approximate))
 

@@ -12,7 +12,7 @@ GELU = npu.Operator("npu_gelu(Tensor self, *, str approximate='none') -> Tensor"
 
 
 def supports(call: GeluCall) -> str:
-    """Return "" or why the operator does not serve the call."""
+    """Return "" or why the operator does not support the call."""
     if call.bias is not None:
         return "it adds no bias"
     if reason := npu.dtype_reason(call.x):

@@ -17,7 +17,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def supports(call: GeluCall) -> str:
-    """Return "" or why the Triton kernels do not serve the call."""
+    """Return "" or why the Triton kernels do not support the call."""
     if call.bias is None:
         return "without a bias torch's own is as fast"
     for name, tensor in (("x", call.x), ("bias", call.bias)):

@@ -59,7 +59,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
 
     Raises:
         KernelArgumentError: shapes that do not match.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(LayerNormCall(x, weight, bias, eps))
 

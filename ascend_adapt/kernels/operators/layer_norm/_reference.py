@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
 
 
 def supports(call: LayerNormCall) -> str:
-    """Return "": the reference serves every call."""
+    """Return "": the reference supports every call."""
     return ""
 
 

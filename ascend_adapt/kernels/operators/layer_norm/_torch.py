@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
 
 
 def supports(call: LayerNormCall) -> str:
-    """Return "" or why torch's layer_norm does not serve the call."""
+    """Return "" or why torch's layer_norm does not support the call."""
     for name, tensor in (("weight", call.weight), ("bias", call.bias)):
         if tensor is not None and tensor.dtype != call.x.dtype:
             return f"x is {call.x.dtype}, {name} {tensor.dtype}"

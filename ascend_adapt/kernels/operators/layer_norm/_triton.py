@@ -15,7 +15,7 @@ from ascend_adapt.kernels.triton_launch import Launcher
 
 
 def supports(call: Any) -> str:
-    """Return "" or why the Triton kernels do not serve the call of layer_norm or rms_norm."""
+    """Return "" or why the Triton kernels do not support the call of layer_norm or rms_norm."""
     if call.x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it takes fp16, bf16 and fp32, not {str(call.x.dtype).removeprefix('torch.')}"
     if not 0 < call.x.shape[-1] <= WIDEST:

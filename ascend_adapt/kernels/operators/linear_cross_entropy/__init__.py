@@ -31,7 +31,7 @@ class LinearCrossEntropyCall(KernelCall):
     """The total number of rows of all ranks."""
 
     def small(self) -> LinearCrossEntropyCall | None:
-        """Return a call of a few narrow tokens; None with a group, whose ranks would have to wait for each other."""
+        """Return a call of a few narrow tokens; None with a group, whose other ranks would have to join."""
         if self.group is not None:
             return None
         tokens, width = min(small_tensors.ROWS, len(self.labels)), min(small_tensors.SIDE, self.hidden.shape[1])
@@ -74,7 +74,7 @@ def linear_cross_entropy(
     Raises:
         KernelArgumentError: shapes that do not match, a label outside the vocabulary (on a CPU, uncompiled; elsewhere
             its loss is NaN), or an unknown reduction.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     check_float("hidden", hidden, shape="[..., H]", least=1)
     check_float("weight", weight, 2, "[V, H]")

@@ -19,7 +19,7 @@ _ARITHMETIC = Arithmetic(True, losses_and_normaliser, _gradient)
 
 
 def supports(call: LinearCrossEntropyCall) -> str:
-    """Return "": this serves every call."""
+    """Return "": this supports every call."""
     return ""
 
 

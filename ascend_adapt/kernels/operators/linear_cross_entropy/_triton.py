@@ -16,7 +16,7 @@ from ascend_adapt.kernels.operators.linear_cross_entropy._chunks import Arithmet
 
 
 def supports(call: LinearCrossEntropyCall) -> str:
-    """Return "" or why the Triton kernels do not serve the call."""
+    """Return "" or why the Triton kernels do not support the call."""
     for name, tensor in (("hidden", call.hidden), ("bias", call.bias)):
         if tensor is not None and tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
             return f"it takes fp16, bf16 and fp32, {name} is {str(tensor.dtype).removeprefix('torch.')}"

@@ -54,7 +54,7 @@ def masked_softmax(x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: 
 
     Raises:
         KernelArgumentError: a mask that is not bool, or shapes that do not match.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     return masked_softmax_as(EXACT, x, masked_out=masked_out, scale=scale, causal=causal)
 

@@ -9,7 +9,7 @@ from ascend_adapt.kernels.operators.masked_softmax import EXACT, FILL, FINITE_ZE
 
 
 def supports(call: MaskedSoftmaxCall) -> str:
-    """Return "": the reference serves every call."""
+    """Return "": the reference supports every call."""
     return ""
 
 

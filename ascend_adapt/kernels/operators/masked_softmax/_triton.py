@@ -22,7 +22,7 @@ _EXACT, _FINITE, _FINITE_ZEROED = 0, 1, 2
 
 
 def supports(call: MaskedSoftmaxCall) -> str:
-    """Return "" or why the Triton kernels do not serve the call."""
+    """Return "" or why the Triton kernels do not support the call."""
     x = call.x
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it takes fp16, bf16 and fp32, not {str(x.dtype).removeprefix('torch.')}"

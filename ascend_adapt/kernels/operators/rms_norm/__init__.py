@@ -42,7 +42,7 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6) -> Any:
 
     Raises:
         KernelArgumentError: shapes that do not match.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(RmsNormCall(x, weight, eps))
 

@@ -63,7 +63,7 @@ def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
 
     Raises:
         KernelArgumentError: shapes that do not match.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(RotaryCall(x, cos, sin, interleaved))
 

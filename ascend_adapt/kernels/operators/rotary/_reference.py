@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.rotary import RotaryCall
 
 
 def supports(call: RotaryCall) -> str:
-    """Return "": the reference serves every call."""
+    """Return "": the reference supports every call."""
     return ""
 
 

@@ -18,7 +18,7 @@ _WIDEST = 4096
 
 
 def supports(call: RotaryCall) -> str:
-    """Return "" or why the Triton kernel does not serve the call."""
+    """Return "" or why the Triton kernel does not support the call."""
     for name, tensor in (("x", call.x), ("cos", call.cos), ("sin", call.sin)):
         if tensor.dtype not in _DTYPES:
             return f"it takes fp16, bf16 and fp32, {name} is {str(tensor.dtype).removeprefix('torch.')}"

@@ -59,7 +59,7 @@ def split_qkv(fused: Any, heads: int, groups: int, bias: Any = None) -> Any:
 
     Raises:
         KernelArgumentError: a width that does not match the heads.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(SplitQkvCall(fused, heads, groups, bias))
 

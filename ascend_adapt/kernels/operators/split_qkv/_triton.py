@@ -20,7 +20,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def supports(call: SplitQkvCall) -> str:
-    """Return "" or why the Triton kernel does not serve the call."""
+    """Return "" or why the Triton kernel does not support the call."""
     if call.fused.dtype not in _DTYPES:
         return f"it takes fp16, bf16 and fp32, not {str(call.fused.dtype).removeprefix('torch.')}"
     return "" if call.fused.numel() else "there are no tokens"

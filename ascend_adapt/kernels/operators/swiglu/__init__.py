@@ -46,7 +46,7 @@ def swiglu(x: Any, bias: Any = None) -> Any:
 
     Raises:
         KernelArgumentError: an odd last axis, or shapes that do not match.
-        BackendUnavailable: the requested backend cannot serve the call.
+        BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(SwigluCall(x, bias))
 

@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.swiglu import SwigluCall
 
 
 def supports(call: SwigluCall) -> str:
-    """Return "": the reference serves every call."""
+    """Return "": the reference supports every call."""
     return ""
 
 

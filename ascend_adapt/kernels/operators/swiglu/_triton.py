@@ -19,7 +19,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def supports(call: SwigluCall) -> str:
-    """Return "" or why the Triton kernels do not serve the call."""
+    """Return "" or why the Triton kernels do not support the call."""
     for name, tensor in (("x", call.x), ("bias", call.bias)):
         if tensor is not None and tensor.dtype not in _DTYPES:
             return f"it takes fp16, bf16 and fp32, {name} is {str(tensor.dtype).removeprefix('torch.')}"

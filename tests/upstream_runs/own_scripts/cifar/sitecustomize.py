@@ -1,6 +1,6 @@
 """First on PYTHONPATH of programs that read CIFAR-10 or CIFAR-100: torchvision accepts random pictures.
 
-torchvision compares checksums and would download the archive; nothing else about the data set is changed.
+torchvision compares checksums and would download the archive; nothing else about the dataset is changed.
 """
 
 import wrapt
