@@ -112,7 +112,7 @@ def _read(file: Path) -> dict[str, Any]:
             raise SettingsError(f"{file}: {'; '.join(faults)}, expected output of `doctor --collect` — collect again")
         return data
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not valid"
+        why = error.strerror if isinstance(error, OSError) else "is not a host report"
         raise SettingsError(f"{file}: {why}, expected output of `doctor --collect` — pass another file") from error
 
 

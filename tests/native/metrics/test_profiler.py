@@ -46,7 +46,9 @@ def test_run_that_ends_before_the_chosen_steps_has_no_trace(settings, tmp_path):
     log = run(replace(settings, exit_interval=3), tmp_path, Profile(4, 9))
     assert log.said[-1] == "profile: none of the iterations 4 to 9 was run"
     assert not (tmp_path / "profile").exists()
-    with pytest.raises(ConfigError, match="profile: iteration 6, expected at most 5, the run's last — give earlier ones"):
+    with pytest.raises(
+        ConfigError, match="profile: iteration 6, expected at most 5, the run's last — give earlier ones"
+    ):
         run(settings, tmp_path, Profile(6, 9))
 
 
