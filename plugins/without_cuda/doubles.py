@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 from .devices_of_torch import Done
 
@@ -19,27 +18,27 @@ from .devices_of_torch import Done
     without="crash",
     symptom=Symptom(reason="the fault is in HCCL"),
 )
-def all_reduce_of_doubles(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def all_reduce_of_doubles(call: Call) -> Any:
     """Gather the tensors of all ranks as 64-bit integers, and reduce them on the host."""
     import torch
     import torch.distributed as dist
 
-    given = inspect.signature(wrapped).bind(*args, **kwargs)
-    given.apply_defaults()
-    tensor, operation, group = (given.arguments[name] for name in ("tensor", "op", "group"))
+    tensor = call.args[0] if call.args else call.kwargs.get("tensor")
+    if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.float64 or tensor.device.type != "npu":
+        return call.proceed()
     reductions: dict[Any, Callable[[Any], Any]] = {
         dist.ReduceOp.SUM: lambda all_: all_.sum(0),
         dist.ReduceOp.AVG: lambda all_: all_.mean(0),
         dist.ReduceOp.MAX: lambda all_: all_.amax(0),
         dist.ReduceOp.MIN: lambda all_: all_.amin(0),
     }
-    reduce_ = next((reduce_ for known, reduce_ in reductions.items() if known == operation), None)
-    if tensor.device.type != "npu" or tensor.dtype != torch.float64 or reduce_ is None:
-        return wrapped(*args, **kwargs)
+    reduce_ = next((reduce_ for known, reduce_ in reductions.items() if known == call["op"]), None)
+    if reduce_ is None:
+        return call.proceed()
     bits = tensor.detach().cpu().contiguous().view(torch.int64).to(tensor.device)
-    gathered = [torch.empty_like(bits) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(gathered, bits, group=group)
+    gathered = [torch.empty_like(bits) for _ in range(dist.get_world_size(call["group"]))]
+    dist.all_gather(gathered, bits, group=call["group"])
     everyone = torch.stack([one.cpu() for one in gathered]).view(torch.float64)
     with torch.no_grad():
         tensor.copy_(reduce_(everyone))
-    return Done() if given.arguments["async_op"] else None
+    return Done() if call["async_op"] else None

@@ -41,7 +41,9 @@ for name in ("float32", "bfloat16", "float16", "int64", "int32", "int8", "bool")
     record([f"sum {name}", reduced(dist.ReduceOp.SUM, getattr(torch, name))])
 for name in ("MAX", "MIN", "PRODUCT", "AVG"):
     record([name, reduced(getattr(dist.ReduceOp, name), torch.float32)])
-record(["float64", failure(lambda: dist.all_reduce(torch.ones(2, dtype=torch.float64, device="npu")))])
+doubles = torch.ones(2, dtype=torch.float64, device="npu")
+record(["float64 of HCCL", failure(lambda: dist.group.WORLD.allreduce([doubles]).wait())])
+record(["float64", reduced(dist.ReduceOp.SUM, torch.float64)])
 
 tensor = full(RANK)
 dist.broadcast(tensor, 1)
