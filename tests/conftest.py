@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_in_the_environment() -> Iterator[None]:
-    """A test that leaves a variable of ours behind changes what later tests of the same process start."""
+    """A test that leaves a variable or a mapping of "cuda" behind changes later tests of the same process."""
 
     def ours() -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if name.startswith("ASCEND_ADAPT")}
@@ -83,6 +83,11 @@ def nothing_in_the_environment() -> Iterator[None]:
         os.environ.pop(name, None)
     os.environ.update(before)
     assert after == before
+    programs = sys.modules.get("ascend_adapt_plugins.without_cuda.programs")
+    if programs is not None and (current := programs.current()) is not None:
+        is_active = current._change is not None and not current._undone
+        current.undo()
+        assert not is_active, 'the test leaves "cuda" mapped to another device'
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def write_status(folder, rank, **states):
         for patch, state in states.items()
     ]
     facts = {f"patch deepspeed.{patch}": state for patch, state in states.items()}
-    data = {"rank": rank, "device": "cpu", "device_reason": "as asked", "outcomes": outcomes, "problems": []}
+    data = {"rank": rank, "device": "cpu", "device_reason": "as requested", "outcomes": outcomes, "problems": []}
     data["facts"] = {"start": facts}
     (folder / f"adapt-status.{rank}.json").write_text(json.dumps(data))
 

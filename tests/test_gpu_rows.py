@@ -26,9 +26,9 @@ def test_a_row_that_fails_has_its_reason_and_one_that_hangs_is_stopped(tmp_path,
         "failed": f"{tmp_path / 'nanoGPT'}: has no train.py, expected a clone of nanoGPT — name its parent in "
         "ASCEND_ADAPT_UPSTREAMS"
     }
-    monkeypatch.setattr(table, "SLACK", 0.1)
+    monkeypatch.setattr(table, "SLACK", 0.001)
     stopped = table.measured(Row("nanogpt", 1), None)
-    assert stopped == {"failed": "stopped after 0.1 s, its estimate times 0.1"}
+    assert stopped == {"failed": "stopped after 0.001 s, its estimate times 0.001"}
     assert table.failures({"nanogpt": [failed, {}], "attention": [{"compared": []}]}) == [
         f"nanogpt, card 0: {failed['failed']}",
         "nanogpt, card 1: not run",

@@ -86,4 +86,4 @@ def test_a_checkout_is_not_owned_by_the_distribution_of_the_same_name(tmp_path, 
 @pytest.mark.parametrize("asked", [None, "", "auto"])
 def test_a_device_that_is_asked_for_is_not_detected(asked):
     assert probe.device_to_use(asked, {}) == probe.detect_device({})
-    assert probe.device_to_use("npu", {}) == ("npu", "as asked")
+    assert probe.device_to_use("npu", {}) == ("npu", "as requested")

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from ascend_adapt.patches.declare.terms import Terms
 
 
-def _terms(name: str, devices: str = "cpu") -> Terms:
+def _terms(name: str, devices: str = "cpu", requires: tuple[str, ...] = ()) -> Terms:
     return {
         "name": name,
         "devices": devices,
+        "requires": requires,
         "why": "CUDA code names a CUDA device or NCCL, and this host has neither",
         "until": "torch runs CUDA code on a CPU",
         "without": "crash",
@@ -26,10 +27,12 @@ def _terms(name: str, devices: str = "cpu") -> Terms:
     }
 
 
-def _with(name: str, target: str, on: str = "cpu", **changes: Callable[[Any], Any]) -> Patch:
+def _with(
+    name: str, target: str, on: str = "cpu", requires: tuple[str, ...] = (), **changes: Callable[[Any], Any]
+) -> Patch:
     """Return a patch that changes some arguments of each call of ``target``, by name, on the device ``on``."""
 
-    @wrap(target, **_terms(name, on))
+    @wrap(target, **_terms(name, on, requires))
     def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = inspect.signature(wrapped).bind(*args, **kwargs)
         for argument, change in changes.items():
@@ -130,7 +133,7 @@ PATCHES = [
     ),
     # transfer_to_npu makes Tensor.cuda and Module.cuda those of the NPU, which refuse "cuda:0" as their argument.
     _with("tensor_moves", "torch.utils.backend_registration:_normalization_device", on="npu", device=_npu),
-    _with("module_moves", "torch_npu.utils._module:npu", on="npu", device=_index),
+    _with("module_moves", "torch_npu.utils._module:npu", on="npu", requires=("torch_npu>=2.1",), device=_index),
     _with("forked_generators_of_npus", "torch.random:fork_rng", on="npu", devices=_npus),
 ]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
 from .callers import AWARE, CUDA, TORCH, Callers
 from .code_base import Names
+from .threads import Threads
 from .views import View
 
 
@@ -32,15 +32,12 @@ class OnCpu:
         self._names, self._originals = Names(pairs), Names([(new, old) for old, new in pairs])
         self._mode = CUDA_MEANS_CPU
         self._mode.enter()
+        self._threads = Threads(self._mode)
 
     def rebind(self, modules: Iterable[ModuleType]) -> None:
         """Rebind names that loaded CUDA code has already imported from torch."""
         for module in modules:
             self._names.rebind(module)
-
-    def in_new_thread(self) -> AbstractContextManager[None]:
-        """Return the mode's context: function modes are thread-local."""
-        return self._mode
 
     def undo(self, modules: Iterable[ModuleType]) -> None:
         """Restore torch, and the names in ``modules``."""
@@ -48,6 +45,7 @@ class OnCpu:
             view.undo()
         for module in modules:
             self._originals.rebind(module)
+        self._threads.undo()
         self._mode.leave()
 
 

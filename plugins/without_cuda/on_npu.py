@@ -13,7 +13,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -76,10 +75,6 @@ class OnNpu:
         names = Names([*_unscripted(modules), *self._changed])
         for module in modules:
             names.rebind(module)
-
-    def in_new_thread(self) -> AbstractContextManager[None]:
-        """Return a context that changes nothing: torch_npu's transfer holds for all threads."""
-        return nullcontext()
 
     def undo(self, modules: Iterable[ModuleType]) -> None:
         """Do nothing: torch_npu cannot undo the transfer."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.abc
 import importlib.util
 import os
 import sys
 from _thread import get_ident
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -58,10 +56,6 @@ class Programs:
             f'{self._because} uses CUDA: "cuda" is {_MEANS[self.callers.device]} for it and for other code that does '
             "not support this device (disable with --cuda-code off or ASCEND_ADAPT_CUDA_CODE=off)"
         )
-
-    def in_new_thread(self) -> AbstractContextManager[None]:
-        """Return the context that a thread of this process runs in."""
-        return contextlib.nullcontext() if self._undone or self._change is None else self._change.in_new_thread()
 
     def undo(self) -> None:
         """Restore torch, except on an NPU, where torch_npu's transfer stays."""

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
+from contextlib import AbstractContextManager
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+_THREAD: Any = threading.Thread
 
 
-# Thread.run is overridden by subclasses; every thread calls this method, since Python 3.0.
-@wrap(
-    "threading:Thread._bootstrap_inner",
-    devices="cpu",
-    why="torch's function modes are thread-local: in a new thread, a tensor sent to 'cuda' would need CUDA",
-    until="threads inherit torch's function modes",
-    without="crash",
-    symptom=Symptom(reason="the fault is in the callers"),
-)
-def threads(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the thread with "cuda" as the CPU, if CUDA code was found in this process."""
-    from . import programs
+class Threads:
+    """Threads that start from now on enter ``mode``, until ``undo``.
 
-    current = programs.current()
-    with current.in_new_thread() if current is not None else contextlib.nullcontext():
-        return wrapped(*args, **kwargs)
+    Thread.run is overridden by subclasses; every thread calls ``_bootstrap_inner``, since Python 3.0.
+    """
+
+    def __init__(self, mode: AbstractContextManager[Any]) -> None:
+        self._is_active = True
+        original = self._original = _THREAD._bootstrap_inner
+
+        @functools.wraps(original)
+        def in_mode(thread: threading.Thread) -> None:
+            with mode if self._is_active else contextlib.nullcontext():
+                original(thread)
+
+        self._changed = _THREAD._bootstrap_inner = in_mode
+
+    def undo(self) -> None:
+        """Let new threads start as before."""
+        self._is_active = False
+        if _THREAD._bootstrap_inner is self._changed:
+            _THREAD._bootstrap_inner = self._original

@@ -64,10 +64,10 @@ def test_hosts_that_differ_are_named(host):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "is not valid"),
+        ("[]", "is not a host report"),
         ('{"format": 9}', "format 9, expected 1"),
         ('{"format": 1}', "has no host"),
-        ("{", "is not valid"),
+        ("{", "is not a host report"),
     ],
 )
 def test_other_files_are_refused(tmp_path, capsys, text, message):

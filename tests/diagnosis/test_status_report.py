@@ -36,7 +36,13 @@ def run_dir(tmp_path):
 
     def write(*versions):
         for rank, version in enumerate(versions):
-            data = {"rank": rank, "device": "cpu", "device_reason": "as asked", "problems": [], "outcomes": [OUTCOME]}
+            data = {
+                "rank": rank,
+                "device": "cpu",
+                "device_reason": "as requested",
+                "problems": [],
+                "outcomes": [OUTCOME],
+            }
             text = json.dumps({**data, "facts": {"start": {"torch": version}}})
             (tmp_path / f"adapt-status.{rank}.json").write_text(text)
         return tmp_path

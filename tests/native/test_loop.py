@@ -133,7 +133,7 @@ def test_samples_that_will_not_last_are_reported_before_the_first_step(settings,
     run(replace(settings, iterations=20, exit_interval=18, checkpoint=Checkpoint(save=kept)))
     smaller = replace(settings, iterations=20, batch=Batch(1, 2, 2), checkpoint=Checkpoint(load=kept))
     with pytest.raises(
-        DataError, match="train: 0 samples left after 144, expected 4 for the 2 steps to come — ask for"
+        DataError, match="train: 0 samples left after 144, expected 4 for the 2 steps to come — set more"
     ):
         run(smaller)
 

@@ -80,9 +80,10 @@ OFFLOAD = """
 import ascend_adapt
 ascend_adapt.enable(device="cpu")
 import torch, deepspeed
+torch.manual_seed(0)
 model = torch.nn.Linear(8, 8)
 section = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-config = {"train_batch_size": 4, "zero_optimization": section, "optimizer": {"type": "Adam", "params": {"lr": 0.1}}}
+config = {"train_batch_size": 4, "zero_optimization": section, "optimizer": {"type": "Adam", "params": {"lr": 0.01}}}
 engine, optimizer, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
 kind = type(optimizer.optimizer)
 assert kind.__name__ == "DeepSpeedCPUAdam", kind

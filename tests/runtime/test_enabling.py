@@ -26,7 +26,7 @@ def test_a_bare_enable_joins(site: Site, enable: Enable) -> None:
     first = enable(counting("upstream:f", []), device="npu", strict=True)
     assert ascend_adapt.enable() == first
     assert ascend_adapt.enable(device="npu", strict=True) == first
-    assert (first.device, first.device_reason) == ("npu", "as asked")
+    assert (first.device, first.device_reason) == ("npu", "as requested")
 
 
 def test_joining_adds_plugins_and_disables_more(site: Site, enable: Enable) -> None:
@@ -48,7 +48,7 @@ def test_joining_adds_plugins_and_disables_more(site: Site, enable: Enable) -> N
 @pytest.mark.parametrize(
     ("first", "second", "wish", "fact"),
     [
-        ({"device": "npu"}, {"device": "cpu"}, "device='cpu'", "device 'npu' (as asked)"),
+        ({"device": "npu"}, {"device": "cpu"}, "device='cpu'", "device 'npu' (as requested)"),
         ({"strict": True}, {"strict": False}, "strict=False", "strict=True"),
         ({"strict": False}, {"strict": True}, "strict=True", "strict=False"),
         ({}, {"device": "npu"}, "device='npu'", "device "),

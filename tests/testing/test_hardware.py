@@ -43,5 +43,5 @@ def test_the_soc_must_be_an_ascend(name: bytes | None, is_real: bool) -> None:
     if is_real:
         assert hardware._soc_name(library, "{}") == "Ascend910B3"
     else:
-        with pytest.raises(NoHardware, match="aclrtGetSocName says"):
+        with pytest.raises(NoHardware, match="aclrtGetSocName returns"):
             hardware._soc_name(library, "{}")

@@ -38,7 +38,9 @@ def test_second_run_is_refused_until_the_first_has_ended(settings, tmp_path):
 
 def test_unwritable_folder_is_refused_before_the_first_step(settings, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(TrainingError, match=r"file/saved: cannot be saved into \(Not a directory\), expected a folder"):
+    with pytest.raises(
+        TrainingError, match=r"file/saved: cannot be saved into \(Not a directory\), expected a writable folder"
+    ):
         run(replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "file" / "saved"))))
 
 
