@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from ascend_adapt import standard_streams
 from ascend_adapt.errors import AdaptError, SettingsError
 from ascend_adapt.launch import request as requests
-from ascend_adapt.launch.fit import search
 from ascend_adapt.launch.jobs import checks
 from ascend_adapt.launch.jobs.make import make_job
 from ascend_adapt.launch.jobs.show import show
@@ -25,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         checks.check_working_folder()
         request = requests.parse(arguments)
         if request.fit:
+            from ascend_adapt.launch.fit import search
+
             return search.run(request, *requests.trial_of(arguments), os.environ)
         with make_job(request, os.environ) as job:
             if request.dry_run:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ascend_adapt import Patch, Symptom, wrap
+from ascend_adapt import Call, Patch, Symptom, wrap
 
 
 def _on_host(function: Callable[..., Any]) -> Patch:
@@ -21,12 +21,10 @@ def _on_host(function: Callable[..., Any]) -> Patch:
         without="crash",
         symptom=Symptom(reason="the fault is in the callers"),
     )
-    def call(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = inspect.signature(wrapped).bind(*args, **kwargs)
-        given.apply_defaults()
-        return function(**{name: given.arguments[name] for name in inspect.signature(function).parameters})
+    def on_host(call: Call) -> Any:
+        return function(**{name: call[name] for name in inspect.signature(function).parameters})
 
-    return call
+    return on_host
 
 
 def broadcast(tensor: Any, devices: Any, out: Any) -> Any:

@@ -119,8 +119,7 @@ def run(request: Request, options: Sequence[str], command: Sequence[str], enviro
             f"command line — run it with --full-size alone, and change by hand: {'; '.join(BY_HAND.values())}"
         )
     say(f"run directory {folder}")
-    choices, why_not = job.choices()
-    for line in why_not:
+    for line in job.choices()[1]:
         say(f"--fit: {line}")
     gib = request.memory or _SIZES[-1]
     search = Search(job, options, folder, environ, gib)
