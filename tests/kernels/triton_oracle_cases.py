@@ -106,6 +106,7 @@ def check_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, grad: to
     result = rotary.run(call)
     assert result.dtype == x.dtype
     (gradient,) = torch.autograd.grad(result, x, grad)
+    assert (result.stride(), gradient.stride()) == (torch.empty_like(x).stride(), torch.empty_like(grad).stride())
     given = [exact(each) for each in (x, cos, sin, grad)]
     right, dx = oracle.rotary(*given, interleaved=interleaved)
     terms = oracle.rotary_terms(*given, interleaved=interleaved)

@@ -1,4 +1,8 @@
-"""Rotary embedding in Triton: x, with any strides, is read once and written once, including its unchanged part."""
+"""Rotary embedding in Triton: x, with any strides, is read once and written once, including its unchanged part.
+
+The result has the memory layout of x. Queries and keys are usually views of a projection, [B, S, N, D] in memory, and
+attention and autograd copy what has another layout than they expect.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ import triton.language as tl
 
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.rotary import RotaryCall
-from ascend_adapt.kernels.tiles import programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _WIDEST = 4096
+_ELEMENTS, _WARPS = 1024, 4
+"""Pairs of a tile, and the warps that share it."""
 
 
 def supports(call: RotaryCall) -> str:
@@ -52,25 +57,26 @@ class _Rotary(torch.autograd.Function):
 
 
 def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, *, back: bool) -> torch.Tensor:
-    """Return x rotated, or with ``back`` rotated by the transposed matrices, [..., D], contiguous."""
+    """Return x rotated, or with ``back`` rotated by the transposed matrices, [..., D], in the layout of x."""
     if x.stride(-1) != 1:
         x = x.contiguous()
     if cos.stride(-1) != 1 or cos.stride() != sin.stride():
         cos, sin = cos.contiguous(), sin.contiguous()
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    y = torch.empty_like(x)
     lead, pairs = (1,) * (4 - x.dim()), cos.shape[-1] // 2
     rest = x.shape[-1] - 2 * pairs
     angles = lead + cos.expand(*x.shape[:-1], 2 * pairs).stride()
-    # The axes that share cos and sin come last, so that a program reads few of them for its rows.
+    # An axis that shares cos and sin comes last, usually that of the heads, so that a tile reads them once for it.
     order = sorted(range(3), key=lambda axis: angles[axis] == 0)
     sizes, *strides = (
         [each[axis] for axis in order] for each in (lead + x.shape, lead + x.stride(), lead + y.stride(), angles)
     )
-    rows, cut = x.numel() // x.shape[-1], tiles(max(pairs, rest), live=8, widest=_WIDEST)
+    positions, heads = sizes[0] * sizes[1], min(_power(sizes[2]), max(1, _ELEMENTS // _power(pairs)))
+    taken = max(1, _ELEMENTS // (heads * _power(max(pairs, rest))))
     _launch(
-        programs(rows, cut, x.device.type),
-        x, cos, sin, y, rows, pairs, rest, *sizes[1:], *strides[0], *strides[1], *strides[2],
-        interleaved, back, cut.rows, _power(pairs), _power(rest), warps=max(4, cut.warps),
+        -(-positions // taken),
+        x, cos, sin, y, positions, pairs, rest, *sizes[1:], *strides[0], *strides[1], *strides[2],
+        interleaved, back, strides[2][2] == 0, taken, heads, _power(pairs), _power(rest), warps=_WARPS,
     )  # fmt: skip
     return y
 
@@ -82,45 +88,60 @@ def _power(size: int) -> int:
 
 @triton.jit
 def _turn_kernel(
-    x, cos, sin, y, rows, pairs, rest, middle, inner, x_i, x_j, x_k, y_i, y_j, y_k, angle_i, angle_j, angle_k,
-    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+    x, cos, sin, y, positions, pairs, rest, middle, heads,
+    x_i, x_j, x_k, y_i, y_j, y_k, angle_i, angle_j, angle_k,
+    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr,
+    POSITIONS: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    """Rotate ``pairs`` pairs of each of ``rows`` rows, (i, j, k) of three axes, and copy the ``rest`` after them."""
-    pair = tl.arange(0, PAIRS)[None, :]
+    """Rotate ``pairs`` pairs of each head of some positions (i, j), and copy the ``rest`` after them.
+
+    ``SHARED``: all heads of a position have the same angles.
+    """
+    position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)[:, None, None]
+    i = (position // middle).to(tl.int64)
+    j = (position % middle).to(tl.int64)
+    pair = tl.arange(0, PAIRS)[None, None, :]
     if INTERLEAVED:
         one = 2 * pair
         other = one + 1
     else:
         one = pair
         other = pair + pairs
-    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
-        row = first + tl.arange(0, ROWS)[:, None]
-        k = (row % inner).to(tl.int64)
-        j = ((row // inner) % middle).to(tl.int64)
-        i = (row // (inner * middle)).to(tl.int64)
-        here = (pair < pairs) & (row < rows)
-        source = x + i * x_i + j * x_j + k * x_k
-        target = y + i * y_i + j * y_j + k * y_k
-        angle = i * angle_i + j * angle_j + k * angle_k
-        a = tl.load(source + one, mask=here, other=0.0).to(tl.float32)
-        b = tl.load(source + other, mask=here, other=0.0).to(tl.float32)
+    here = (position < positions) & (pair < pairs)
+    source = x + i * x_i + j * x_j
+    target = y + i * y_i + j * y_j
+    angle = i * angle_i + j * angle_j
+    if SHARED:
         cos_a = tl.load(cos + angle + one, mask=here, other=0.0).to(tl.float32)
         cos_b = tl.load(cos + angle + other, mask=here, other=0.0).to(tl.float32)
         sin_a = tl.load(sin + angle + one, mask=here, other=0.0).to(tl.float32)
         sin_b = tl.load(sin + angle + other, mask=here, other=0.0).to(tl.float32)
+    for first in tl.range(0, heads, HEADS):
+        k = first + tl.arange(0, HEADS)[None, :, None]
+        turned = here & (k < heads)
+        if not SHARED:
+            mine = angle + k.to(tl.int64) * angle_k
+            cos_a = tl.load(cos + mine + one, mask=turned, other=0.0).to(tl.float32)
+            cos_b = tl.load(cos + mine + other, mask=turned, other=0.0).to(tl.float32)
+            sin_a = tl.load(sin + mine + one, mask=turned, other=0.0).to(tl.float32)
+            sin_b = tl.load(sin + mine + other, mask=turned, other=0.0).to(tl.float32)
+        read = source + k.to(tl.int64) * x_k
+        written = target + k.to(tl.int64) * y_k
+        a = tl.load(read + one, mask=turned, other=0.0).to(tl.float32)
+        b = tl.load(read + other, mask=turned, other=0.0).to(tl.float32)
         if BACK:
             turned_a = a * cos_a + b * sin_b
             turned_b = b * cos_b - a * sin_a
         else:
             turned_a = a * cos_a - b * sin_a
             turned_b = b * cos_b + a * sin_b
-        tl.store(target + one, turned_a.to(y.dtype.element_ty), mask=here)
-        tl.store(target + other, turned_b.to(y.dtype.element_ty), mask=here)
+        tl.store(written + one, turned_a.to(y.dtype.element_ty), mask=turned)
+        tl.store(written + other, turned_b.to(y.dtype.element_ty), mask=turned)
         if REST > 0:
-            column = tl.arange(0, REST)[None, :]
-            passed = (column < rest) & (row < rows)
+            column = tl.arange(0, REST)[None, None, :]
+            passed = (position < positions) & (k < heads) & (column < rest)
             column += 2 * pairs
-            tl.store(target + column, tl.load(source + column, mask=passed), mask=passed)
+            tl.store(written + column, tl.load(read + column, mask=passed), mask=passed)
 
 
 _launch = Launcher(_turn_kernel)
