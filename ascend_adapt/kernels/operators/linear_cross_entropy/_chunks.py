@@ -20,8 +20,8 @@ from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.cross_entropy._reference import exact
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
 
-_CHUNK_BYTES = 2**29
-"""Upper bound of one chunk's logits, of which a few copies are live at a time."""
+_CHUNK_BYTES = 2**30
+"""Upper bound of one chunk's logits, of which a few copies are live at a time; each chunk adds to the fp32 gradient."""
 
 _EVEN = 128
 """Rows of at least one tile of a matrix product on a device."""
@@ -71,9 +71,13 @@ class _Chunk:
 def _chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> Iterator[_Chunk]:
     tokens, like = len(call.labels), call.hidden[:0]
     each = (exact(like) if arithmetic.exact or call.bias is not None else like).element_size()
-    size = max(1, _CHUNK_BYTES // (each * max(1, call.weight.shape[0])))
+    most = max(1, _CHUNK_BYTES // (each * max(1, call.weight.shape[0])))
+    if most > _EVEN:
+        most -= most % _EVEN
+    # Chunks of nearly one size: a short last one would not fill the device.
+    size = max(1, -(-tokens // -(-tokens // most))) if tokens else 1
     if size > _EVEN:
-        size -= size % _EVEN
+        size += -size % _EVEN
     for start in range(0, tokens, size):
         rows = slice(start, min(start + size, tokens))
         yield _Chunk(
@@ -117,7 +121,8 @@ class _Gradients:
     ) -> None:
         self.weight_in = weight
         self.hidden = torch.empty_like(hidden) if needed[0] else None
-        self.weight = torch.zeros_like(exact(weight)) if needed[1] else None
+        self.needs_weight = needed[1]
+        self.weight: torch.Tensor | None = None
         self.bias = torch.zeros_like(exact(bias)) if needed[2] and bias is not None else None
 
     def add(self, hidden: torch.Tensor, of_logits: torch.Tensor, rows: slice) -> None:
@@ -125,8 +130,8 @@ class _Gradients:
         rounded = of_logits.to(hidden.dtype)
         if self.hidden is not None:
             torch.mm(rounded, self.weight_in, out=self.hidden[rows])
-        if self.weight is not None:
-            _add_product(self.weight, rounded.t(), hidden)
+        if self.needs_weight:
+            self.weight = _product(rounded.t(), hidden, exact(rounded[:0]).dtype, self.weight)
         if self.bias is not None:
             self.bias += of_logits.sum(0)
 
@@ -134,17 +139,21 @@ class _Gradients:
         """Return the gradients; that of hidden is summed over the ranks of the vocabulary."""
         if self.hidden is not None and group is not None:
             torch.distributed.all_reduce(self.hidden, group=group)
+        if self.needs_weight and self.weight is None:  # no token
+            self.weight = torch.zeros_like(exact(self.weight_in))
         return self.hidden, self.weight, self.bias
 
 
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add left @ right to the fp32 (or fp64) total, on CUDA without rounding the product to their dtype first."""
-    if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    elif total.device.type == "cuda" and _WIDE_PRODUCTS and torch.cuda.get_device_capability(total.device) >= (8, 0):
-        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
-    else:
-        total += left @ right
+def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype, total: torch.Tensor | None) -> torch.Tensor:
+    """Return left @ right in fp32 (or fp64), added to ``total`` if given; on CUDA not rounded to their dtype first."""
+    if left.dtype == dtype:
+        return left @ right if total is None else total.addmm_(left, right)
+    if left.device.type == "cuda" and _WIDE_PRODUCTS and torch.cuda.get_device_capability(left.device) >= (8, 0):
+        if total is None:
+            return torch.mm(left, right, out_dtype=dtype)
+        return torch.addmm(total, left, right, out_dtype=dtype, out=total)
+    product = left @ right
+    return product.to(dtype) if total is None else total.add_(product)
 
 
 def _sum_of_chunk(
