@@ -155,6 +155,23 @@ def test_rotary_of_tensors_that_are_not_contiguous(interleaved):
         check_rotary(x, angles[4], angles[4].flip(-1), grad, interleaved)
 
 
+@pytest.mark.parametrize("rotated", [8, 6])
+def test_rotary_of_queries_and_keys_in_one_kernel(rotated):
+    torch.manual_seed(0)
+    cos, sin = (random(5, rotated) for _ in range(2))
+    for key_heads, positions in ((2, 5), (4, 5), (4, 1)):  # the last has not the queries' positions
+        x, key = random(2, 5, 4, 8).transpose(1, 2), random(2, positions, key_heads, 8).transpose(1, 2)
+        given = [cos, sin] if positions == 5 else [cos[:1], sin[:1]]
+        leaves = [each.clone().requires_grad_() for each in (x, key)]
+        together = rotary.run(RotaryCall(leaves[0], *given, False, leaves[1]))
+        alone = [rotary.run(RotaryCall(each, *given)) for each in leaves]
+        grads = [torch.randn_like(each) for each in together]
+        assert all(map(torch.equal, together, alone))
+        assert all(
+            map(torch.equal, torch.autograd.grad(together, leaves, grads), torch.autograd.grad(alone, leaves, grads))
+        )
+
+
 def test_rotary_says_what_it_does_not_take():
     x, angle = torch.empty(2, 3, 4), torch.empty(3, 4)
     assert "cos and sin" in rotary.supports(RotaryCall(x, angle, torch.empty(3, 4, requires_grad=True)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ascend_adapt.kernels.operators.rotary import RotaryCall
@@ -12,8 +14,12 @@ def supports(call: RotaryCall) -> str:
     return ""
 
 
-def run(call: RotaryCall) -> torch.Tensor:
-    """Return the rotated tensor."""
+def run(call: RotaryCall) -> Any:
+    """Return the rotated tensor, or both."""
+    return _one(call) if call.key is None else tuple(_one(one) for one in call.each())
+
+
+def _one(call: RotaryCall) -> torch.Tensor:
     x = turning(call).to(torch.promote_types(call.x.dtype, torch.float32))
     if call.interleaved:
         across = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)

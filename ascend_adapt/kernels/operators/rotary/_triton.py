@@ -18,14 +18,14 @@ from ascend_adapt.kernels.triton_launch import Launcher
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _WIDEST = 4096
-_ELEMENTS, _WARPS = 1024, 4
-"""Pairs of a tile, and the warps that share it."""
+_ELEMENTS, _MOST_ELEMENTS = 2048, 4096
+"""Of a tile: as many if its positions allow it, and at most, where one position has many heads."""
 
 
 def supports(call: RotaryCall) -> str:
     """Return "" or why the Triton kernel does not support the call."""
-    for name, tensor in (("x", call.x), ("cos", call.cos), ("sin", call.sin)):
-        if tensor.dtype not in _DTYPES:
+    for name, tensor in (("x", call.x), ("key", call.key), ("cos", call.cos), ("sin", call.sin)):
+        if tensor is not None and tensor.dtype not in _DTYPES:
             return f"it takes fp16, bf16 and fp32, {name} is {str(tensor.dtype).removeprefix('torch.')}"
     if call.cos.requires_grad or call.sin.requires_grad:
         return "it has no gradients for cos and sin"
@@ -33,115 +33,163 @@ def supports(call: RotaryCall) -> str:
         return f"it takes at most four axes, x has {call.x.dim()}"
     if call.x.shape[-1] > _WIDEST:
         return f"it takes rows of at most {_WIDEST} elements, not {call.x.shape[-1]}"
-    return "" if call.x.numel() else "x is empty"
+    return "" if all(each.numel() for each in call.tensors()) else "x is empty"
 
 
-def run(call: RotaryCall) -> torch.Tensor:
-    """Return the rotated tensor."""
-    result: torch.Tensor = _Rotary.apply(call.x, call.cos, call.sin, call.interleaved)
-    return result
+def run(call: RotaryCall) -> Any:
+    """Return the rotated tensor, or both."""
+    return _Rotary.apply(call.x, call.key, call.cos, call.sin, call.interleaved)
 
 
 class _Rotary(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, key: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
+    ) -> Any:
         ctx.interleaved = interleaved
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin, interleaved, back=False)
+        turned = _turned([x] if key is None else [x, key], cos, sin, interleaved, back=False)
+        return turned[0] if key is None else tuple(turned)
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        return _turned(grads[0], cos, sin, ctx.interleaved, back=True), None, None, None
+        turned = _turned(list(grads), cos, sin, ctx.interleaved, back=True)
+        return turned[0], turned[1] if len(turned) > 1 else None, None, None, None
 
 
-def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, *, back: bool) -> torch.Tensor:
-    """Return x rotated, or with ``back`` rotated by the transposed matrices, [..., D], in the layout of x."""
-    if x.stride(-1) != 1:
-        x = x.contiguous()
+def _turned(
+    tensors: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, *, back: bool
+) -> list[torch.Tensor]:
+    """Return each tensor rotated, or with ``back`` rotated by the transposed matrices, [..., D], in its layout."""
+    tensors = [each if each.stride(-1) == 1 else each.contiguous() for each in tensors]
     if cos.stride(-1) != 1 or cos.stride() != sin.stride():
         cos, sin = cos.contiguous(), sin.contiguous()
-    y = torch.empty_like(x)
+    x, width = tensors[0], tensors[0].shape[-1]
     lead, pairs = (1,) * (4 - x.dim()), cos.shape[-1] // 2
-    rest = x.shape[-1] - 2 * pairs
     angles = lead + cos.expand(*x.shape[:-1], 2 * pairs).stride()
-    # An axis that shares cos and sin comes last, usually that of the heads, so that a tile reads them once for it.
-    order = sorted(range(3), key=lambda axis: angles[axis] == 0)
-    sizes, *strides = (
-        [each[axis] for axis in order] for each in (lead + x.shape, lead + x.stride(), lead + y.stride(), angles)
-    )
-    positions, heads = sizes[0] * sizes[1], min(_power(sizes[2]), max(1, _ELEMENTS // _power(pairs)))
-    taken = max(1, _ELEMENTS // (heads * _power(max(pairs, rest))))
+    strides = lead + x.stride()
+    # Heads, which share the angles of a position, are in one tile; neighbours in memory are in one program.
+    heads = min(range(3), key=lambda axis: (angles[axis] != 0, strides[axis]))
+    order = [*sorted({0, 1, 2} - {heads}, key=lambda axis: -strides[axis]), heads]
+    shapes = [lead + each.shape for each in tensors]
+    if len(tensors) > 1 and any(shapes[0][axis] != shapes[1][axis] for axis in order[:2]):
+        return [_turned([each], cos, sin, interleaved, back=back)[0] for each in tensors]
+    results = [torch.empty_like(each) for each in tensors]
+    outer, middle = (shapes[0][axis] for axis in order[:2])
+    counts = [shape[heads] for shape in shapes]
+    tiles = [max(1, min(_power(count), _MOST_ELEMENTS // _power(width))) for count in counts]
+    positions = max(1, _ELEMENTS // (tiles[0] * _power(width)))
+    of_tensors = [
+        (lead + each.stride())[axis] for pair in zip(tensors, results, strict=True) for each in pair for axis in order
+    ]
     _launch(
-        -(-positions // taken),
-        x, cos, sin, y, positions, pairs, rest, *sizes[1:], *strides[0], *strides[1], *strides[2],
-        interleaved, back, strides[2][2] == 0, taken, heads, _power(pairs), _power(rest), warps=_WARPS,
+        -(-outer * middle // positions),
+        tensors[0], tensors[-1], cos, sin, results[0], results[-1], outer * middle, pairs, width, middle,
+        counts[0], counts[-1], *of_tensors[:6], *of_tensors[-6:], *(angles[axis] for axis in order),
+        interleaved, back, angles[heads] == 0, 2 * pairs < width, len(tensors) > 1, positions, tiles[0], tiles[-1],
+        _power(pairs), _power(width), warps=8 if tiles[0] * positions * _power(width) > _ELEMENTS else 4,
     )  # fmt: skip
-    return y
+    return results
 
 
 def _power(size: int) -> int:
-    """Return the next power of two, or 0 for 0."""
-    return 1 << (size - 1).bit_length() if size else 0
+    """Return the next power of two."""
+    return 1 << (size - 1).bit_length()
+
+
+@triton.jit
+def _turn_heads(
+    x, y, cos, sin, source, target, angle, here, heads, x_k, y_k, angle_k, pairs, width,
+    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr,
+    HEADS: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Rotate the heads of some positions, whose places in memory are given, [positions, 1, 1]."""
+    for first in tl.range(0, heads, HEADS):
+        k = first + tl.arange(0, HEADS)[None, :, None]
+        inside = here & (k < heads)
+        read = x + source + k.to(tl.int64) * x_k
+        written = y + target + k.to(tl.int64) * y_k
+        if SHARED:
+            seen = here
+            place = angle
+        else:
+            seen = inside
+            place = angle + k.to(tl.int64) * angle_k
+        if PARTIAL:
+            # The row as one vector: what follows the rotated part starts at any place, which would make loads narrow.
+            column = tl.arange(0, WIDTH)[None, None, :]
+            turns = column < 2 * pairs
+            if INTERLEAVED:
+                is_first = column % 2 == 0
+                partner = tl.where(is_first, column + 1, column - 1)
+            else:
+                is_first = column < pairs
+                partner = tl.where(is_first, column + pairs, column - pairs)
+            c = tl.load(cos + place + column, mask=seen & turns, other=1.0).to(tl.float32)
+            if BACK:
+                s = tl.load(sin + place + partner, mask=seen & turns, other=0.0).to(tl.float32)
+                s = tl.where(is_first, s, -s)
+            else:
+                s = tl.load(sin + place + column, mask=seen & turns, other=0.0).to(tl.float32)
+                s = tl.where(is_first, -s, s)
+            own = tl.load(read + column, mask=inside & (column < width), other=0.0)
+            other = tl.load(read + partner, mask=inside & turns, other=0.0).to(tl.float32)
+            turned = own.to(tl.float32) * c + other * s
+            result = tl.where(turns, turned.to(y.dtype.element_ty), own)
+            tl.store(written + column, result, mask=inside & (column < width))
+        else:
+            pair = tl.arange(0, PAIRS)[None, None, :]
+            if INTERLEAVED:
+                one = 2 * pair
+                two = one + 1
+            else:
+                one = pair
+                two = pair + pairs
+            seen = seen & (pair < pairs)
+            inside = inside & (pair < pairs)
+            cos_a = tl.load(cos + place + one, mask=seen, other=0.0).to(tl.float32)
+            cos_b = tl.load(cos + place + two, mask=seen, other=0.0).to(tl.float32)
+            sin_a = tl.load(sin + place + one, mask=seen, other=0.0).to(tl.float32)
+            sin_b = tl.load(sin + place + two, mask=seen, other=0.0).to(tl.float32)
+            a = tl.load(read + one, mask=inside, other=0.0).to(tl.float32)
+            b = tl.load(read + two, mask=inside, other=0.0).to(tl.float32)
+            if BACK:
+                turned_a = a * cos_a + b * sin_b
+                turned_b = b * cos_b - a * sin_a
+            else:
+                turned_a = a * cos_a - b * sin_a
+                turned_b = b * cos_b + a * sin_b
+            tl.store(written + one, turned_a.to(y.dtype.element_ty), mask=inside)
+            tl.store(written + two, turned_b.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _turn_kernel(
-    x, cos, sin, y, positions, pairs, rest, middle, heads,
-    x_i, x_j, x_k, y_i, y_j, y_k, angle_i, angle_j, angle_k,
-    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr,
-    POSITIONS: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+    x, key, cos, sin, y, turned_key, positions, pairs, width, middle, heads, key_heads,
+    x_i, x_j, x_k, y_i, y_j, y_k, key_i, key_j, key_k, turned_i, turned_j, turned_k, angle_i, angle_j, angle_k,
+    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, KEY: tl.constexpr,
+    POSITIONS: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Rotate ``pairs`` pairs of each head of some positions (i, j), and copy the ``rest`` after them.
+    """Rotate ``pairs`` pairs of every head of some positions (i, j), and copy what follows them in a head.
 
-    ``SHARED``: all heads of a position have the same angles.
+    ``SHARED``: all heads of a position have the same angles. ``PARTIAL``: a head has more than its pairs.
     """
     position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)[:, None, None]
     i = (position // middle).to(tl.int64)
     j = (position % middle).to(tl.int64)
-    pair = tl.arange(0, PAIRS)[None, None, :]
-    if INTERLEAVED:
-        one = 2 * pair
-        other = one + 1
-    else:
-        one = pair
-        other = pair + pairs
-    here = (position < positions) & (pair < pairs)
-    source = x + i * x_i + j * x_j
-    target = y + i * y_i + j * y_j
+    here = position < positions
     angle = i * angle_i + j * angle_j
-    if SHARED:
-        cos_a = tl.load(cos + angle + one, mask=here, other=0.0).to(tl.float32)
-        cos_b = tl.load(cos + angle + other, mask=here, other=0.0).to(tl.float32)
-        sin_a = tl.load(sin + angle + one, mask=here, other=0.0).to(tl.float32)
-        sin_b = tl.load(sin + angle + other, mask=here, other=0.0).to(tl.float32)
-    for first in tl.range(0, heads, HEADS):
-        k = first + tl.arange(0, HEADS)[None, :, None]
-        turned = here & (k < heads)
-        if not SHARED:
-            mine = angle + k.to(tl.int64) * angle_k
-            cos_a = tl.load(cos + mine + one, mask=turned, other=0.0).to(tl.float32)
-            cos_b = tl.load(cos + mine + other, mask=turned, other=0.0).to(tl.float32)
-            sin_a = tl.load(sin + mine + one, mask=turned, other=0.0).to(tl.float32)
-            sin_b = tl.load(sin + mine + other, mask=turned, other=0.0).to(tl.float32)
-        read = source + k.to(tl.int64) * x_k
-        written = target + k.to(tl.int64) * y_k
-        a = tl.load(read + one, mask=turned, other=0.0).to(tl.float32)
-        b = tl.load(read + other, mask=turned, other=0.0).to(tl.float32)
-        if BACK:
-            turned_a = a * cos_a + b * sin_b
-            turned_b = b * cos_b - a * sin_a
-        else:
-            turned_a = a * cos_a - b * sin_a
-            turned_b = b * cos_b + a * sin_b
-        tl.store(written + one, turned_a.to(y.dtype.element_ty), mask=turned)
-        tl.store(written + other, turned_b.to(y.dtype.element_ty), mask=turned)
-        if REST > 0:
-            column = tl.arange(0, REST)[None, None, :]
-            passed = (position < positions) & (k < heads) & (column < rest)
-            column += 2 * pairs
-            tl.store(written + column, tl.load(read + column, mask=passed), mask=passed)
+    _turn_heads(
+        x, y, cos, sin, i * x_i + j * x_j, i * y_i + j * y_j, angle, here, heads, x_k, y_k, angle_k, pairs, width,
+        INTERLEAVED, BACK, SHARED, PARTIAL, HEADS, PAIRS, WIDTH,
+    )  # fmt: skip
+    if KEY:
+        _turn_heads(
+            key, turned_key, cos, sin, i * key_i + j * key_j, i * turned_i + j * turned_j, angle, here, key_heads,
+            key_k, turned_k, angle_k, pairs, width, INTERLEAVED, BACK, SHARED, PARTIAL, KEY_HEADS, PAIRS, WIDTH,
+        )  # fmt: skip
 
 
 _launch = Launcher(_turn_kernel)
