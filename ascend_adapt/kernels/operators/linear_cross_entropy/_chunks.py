@@ -39,6 +39,8 @@ class Arithmetic:
     losses_and_normaliser: Callable[[torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
     gradient: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
     """May overwrite the logits."""
+    scaled: Callable[[torch.Tensor, torch.Tensor | float, torch.dtype], torch.Tensor]
+    """A tensor times a factor, in another dtype."""
 
 
 def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
@@ -175,12 +177,20 @@ def _sum_of_chunk(
     return total
 
 
+def scaled(tensor: torch.Tensor, factor: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor times a factor, rounded once to a dtype."""
+    return torch.mul(exact(tensor), factor, out=torch.empty_like(tensor, dtype=dtype))
+
+
 def _finished(
-    gradients: Iterable[torch.Tensor | None], factor: torch.Tensor | float, dtypes: Iterable[torch.dtype | None]
+    arithmetic: Arithmetic,
+    gradients: Iterable[torch.Tensor | None],
+    factor: torch.Tensor | float,
+    dtypes: Iterable[torch.dtype],
 ) -> Iterator[torch.Tensor | None]:
     """Yield the gradients times a factor, in the dtypes of their inputs."""
     for each, dtype in zip(gradients, dtypes, strict=True):
-        yield None if each is None else torch.mul(exact(each), factor, out=torch.empty_like(each, dtype=dtype))
+        yield None if each is None else arithmetic.scaled(each, factor, dtype)
 
 
 class _AllAtOnce(torch.autograd.Function):
@@ -203,7 +213,8 @@ class _AllAtOnce(torch.autograd.Function):
             total += _sum_of_chunk(hidden[chunk.rows], weight, bias, chunk, arithmetic, gradients)
         counted = (call.labels != call.ignore_index).sum() if call.reduction == "mean" else torch.ones_like(total)
         if gradients is not None:
-            ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
+            ctx.arithmetic = arithmetic
+            ctx.dtypes = [hidden.dtype if each is None else each.dtype for each in (hidden, weight, bias)]
             ctx.save_for_backward(*gradients.summed(call.group), counted)
         return total / counted
 
@@ -212,7 +223,8 @@ class _AllAtOnce(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *gradients, counted = ctx.saved_tensors
         # If all tokens are ignored the loss is NaN and its gradient zero, as in torch.
-        return (*_finished(gradients, grads[0] / counted.clamp(min=1), ctx.dtypes), None, None, None)
+        factor = grads[0] / counted.clamp(min=1)
+        return (*_finished(ctx.arithmetic, gradients, factor, ctx.dtypes), None, None, None)
 
 
 class _ByToken(torch.autograd.Function):
@@ -252,5 +264,5 @@ class _ByToken(torch.autograd.Function):
                 ),
                 rows,
             )
-        dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
-        return (*_finished(gradients.summed(ctx.call.group), 1.0, dtypes), None, None)
+        dtypes = [hidden.dtype if each is None else each.dtype for each in (hidden, weight, bias)]
+        return (*_finished(ctx.arithmetic, gradients.summed(ctx.call.group), 1.0, dtypes), None, None)
