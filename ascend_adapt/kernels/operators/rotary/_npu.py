@@ -69,9 +69,9 @@ def _batch_and_heads(call: RotaryCall) -> tuple[int, int]:
 
 def run(call: RotaryCall) -> Any:
     """Return the rotated tensor, or both."""
-    return _one(call) if call.key is None else tuple(_one(one) for one in call.each())
+    return _one(call.x, call) if call.key is None else (_one(call.x, call), _one(call.key, call))
 
 
-def _one(call: RotaryCall) -> torch.Tensor:
+def _one(x: torch.Tensor, call: RotaryCall) -> torch.Tensor:
     cos, sin = (each[(None,) * (4 - each.dim())].contiguous() for each in (call.cos, call.sin))
-    return with_the_rest(ROTARY_MUL(turning(call).contiguous(), cos, sin, _mode(call)), call)
+    return with_the_rest(ROTARY_MUL(turning(x, call).contiguous(), cos, sin, _mode(call)), x)
