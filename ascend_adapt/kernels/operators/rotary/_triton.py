@@ -84,97 +84,81 @@ def _turned(
     of_tensors = [
         (lead + each.stride())[axis] for pair in zip(tensors, results, strict=True) for each in pair for axis in order
     ]
+    rest = width - 2 * pairs
     _launch(
         -(-outer * middle // positions),
-        tensors[0], tensors[-1], cos, sin, results[0], results[-1], outer * middle, pairs, width, middle,
-        counts[0], counts[-1], *of_tensors[:6], *of_tensors[-6:], *(angles[axis] for axis in order),
-        interleaved, back, angles[heads] == 0, 2 * pairs < width, len(tensors) > 1, positions, tiles[0], tiles[-1],
-        _power(pairs), _power(width), warps=8 if tiles[0] * positions * _power(width) > _ELEMENTS else 4,
+        tensors[0], tensors[-1], cos, sin, results[0], results[-1], outer * middle, middle, counts[0], counts[-1],
+        *of_tensors[:6], *of_tensors[-6:], *(angles[axis] for axis in order),
+        interleaved, back, angles[heads] == 0, len(tensors) > 1, positions, tiles[0], tiles[-1],
+        pairs, rest, _power(pairs), _power(rest), warps=8 if tiles[0] * positions * _power(width) > _ELEMENTS else 4,
     )  # fmt: skip
     return results
 
 
 def _power(size: int) -> int:
-    """Return the next power of two."""
-    return 1 << (size - 1).bit_length()
+    """Return the next power of two, or 0 for 0."""
+    return 1 << (size - 1).bit_length() if size else 0
 
 
 @triton.jit
 def _turn_heads(
-    x, y, cos, sin, source, target, angle, here, heads, x_k, y_k, angle_k, pairs, width,
-    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr,
-    HEADS: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
+    x, y, cos, sin, source, target, angle, here, heads, x_k, y_k, angle_k,
+    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr, HEADS: tl.constexpr,
+    PAIRS: tl.constexpr, REST: tl.constexpr, PAIRS_TILE: tl.constexpr, REST_TILE: tl.constexpr,
 ):  # fmt: skip
     """Rotate the heads of some positions, whose places in memory are given, [positions, 1, 1]."""
+    pair = tl.arange(0, PAIRS_TILE)[None, None, :]
+    if INTERLEAVED:
+        one = 2 * pair
+        two = one + 1
+    else:
+        one = pair
+        two = pair + PAIRS
     for first in tl.range(0, heads, HEADS):
         k = first + tl.arange(0, HEADS)[None, :, None]
         inside = here & (k < heads)
         read = x + source + k.to(tl.int64) * x_k
         written = y + target + k.to(tl.int64) * y_k
+        turns = inside & (pair < PAIRS)
         if SHARED:
-            seen = here
+            seen = here & (pair < PAIRS)
             place = angle
         else:
-            seen = inside
+            seen = turns
             place = angle + k.to(tl.int64) * angle_k
-        if PARTIAL:
-            # The row as one vector: what follows the rotated part starts at any place, which would make loads narrow.
-            column = tl.arange(0, WIDTH)[None, None, :]
-            turns = column < 2 * pairs
-            if INTERLEAVED:
-                is_first = column % 2 == 0
-                partner = tl.where(is_first, column + 1, column - 1)
-            else:
-                is_first = column < pairs
-                partner = tl.where(is_first, column + pairs, column - pairs)
-            c = tl.load(cos + place + column, mask=seen & turns, other=1.0).to(tl.float32)
-            if BACK:
-                s = tl.load(sin + place + partner, mask=seen & turns, other=0.0).to(tl.float32)
-                s = tl.where(is_first, s, -s)
-            else:
-                s = tl.load(sin + place + column, mask=seen & turns, other=0.0).to(tl.float32)
-                s = tl.where(is_first, -s, s)
-            own = tl.load(read + column, mask=inside & (column < width), other=0.0)
-            other = tl.load(read + partner, mask=inside & turns, other=0.0).to(tl.float32)
-            turned = own.to(tl.float32) * c + other * s
-            result = tl.where(turns, turned.to(y.dtype.element_ty), own)
-            tl.store(written + column, result, mask=inside & (column < width))
+        cos_a = tl.load(cos + place + one, mask=seen, other=0.0).to(tl.float32)
+        cos_b = tl.load(cos + place + two, mask=seen, other=0.0).to(tl.float32)
+        sin_a = tl.load(sin + place + one, mask=seen, other=0.0).to(tl.float32)
+        sin_b = tl.load(sin + place + two, mask=seen, other=0.0).to(tl.float32)
+        a = tl.load(read + one, mask=turns, other=0.0).to(tl.float32)
+        b = tl.load(read + two, mask=turns, other=0.0).to(tl.float32)
+        if BACK:
+            turned_a = a * cos_a + b * sin_b
+            turned_b = b * cos_b - a * sin_a
         else:
-            pair = tl.arange(0, PAIRS)[None, None, :]
-            if INTERLEAVED:
-                one = 2 * pair
-                two = one + 1
-            else:
-                one = pair
-                two = pair + pairs
-            seen = seen & (pair < pairs)
-            inside = inside & (pair < pairs)
-            cos_a = tl.load(cos + place + one, mask=seen, other=0.0).to(tl.float32)
-            cos_b = tl.load(cos + place + two, mask=seen, other=0.0).to(tl.float32)
-            sin_a = tl.load(sin + place + one, mask=seen, other=0.0).to(tl.float32)
-            sin_b = tl.load(sin + place + two, mask=seen, other=0.0).to(tl.float32)
-            a = tl.load(read + one, mask=inside, other=0.0).to(tl.float32)
-            b = tl.load(read + two, mask=inside, other=0.0).to(tl.float32)
-            if BACK:
-                turned_a = a * cos_a + b * sin_b
-                turned_b = b * cos_b - a * sin_a
-            else:
-                turned_a = a * cos_a - b * sin_a
-                turned_b = b * cos_b + a * sin_b
-            tl.store(written + one, turned_a.to(y.dtype.element_ty), mask=inside)
-            tl.store(written + two, turned_b.to(y.dtype.element_ty), mask=inside)
+            turned_a = a * cos_a - b * sin_a
+            turned_b = b * cos_b + a * sin_b
+        tl.store(written + one, turned_a.to(y.dtype.element_ty), mask=turns)
+        tl.store(written + two, turned_b.to(y.dtype.element_ty), mask=turns)
+        if REST > 0:
+            column = tl.arange(0, REST_TILE)[None, None, :]
+            passes = inside & (column < REST)
+            column += 2 * PAIRS
+            tl.store(written + column, tl.load(read + column, mask=passes), mask=passes)
 
 
 @triton.jit
 def _turn_kernel(
-    x, key, cos, sin, y, turned_key, positions, pairs, width, middle, heads, key_heads,
+    x, key, cos, sin, y, turned_key, positions, middle, heads, key_heads,
     x_i, x_j, x_k, y_i, y_j, y_k, key_i, key_j, key_k, turned_i, turned_j, turned_k, angle_i, angle_j, angle_k,
-    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr, PARTIAL: tl.constexpr, KEY: tl.constexpr,
-    POSITIONS: tl.constexpr, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
+    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr, KEY: tl.constexpr, POSITIONS: tl.constexpr,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+    PAIRS_TILE: tl.constexpr, REST_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Rotate ``pairs`` pairs of every head of some positions (i, j), and copy what follows them in a head.
+    """Rotate PAIRS pairs of every head of some positions (i, j), and copy the REST of a head after them.
 
-    ``SHARED``: all heads of a position have the same angles. ``PARTIAL``: a head has more than its pairs.
+    ``SHARED``: all heads of a position have the same angles. PAIRS and REST are constants: else Triton would not know
+    that the rest starts at a multiple of a vector of a load.
     """
     position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)[:, None, None]
     i = (position // middle).to(tl.int64)
@@ -182,13 +166,13 @@ def _turn_kernel(
     here = position < positions
     angle = i * angle_i + j * angle_j
     _turn_heads(
-        x, y, cos, sin, i * x_i + j * x_j, i * y_i + j * y_j, angle, here, heads, x_k, y_k, angle_k, pairs, width,
-        INTERLEAVED, BACK, SHARED, PARTIAL, HEADS, PAIRS, WIDTH,
+        x, y, cos, sin, i * x_i + j * x_j, i * y_i + j * y_j, angle, here, heads, x_k, y_k, angle_k,
+        INTERLEAVED, BACK, SHARED, HEADS, PAIRS, REST, PAIRS_TILE, REST_TILE,
     )  # fmt: skip
     if KEY:
         _turn_heads(
             key, turned_key, cos, sin, i * key_i + j * key_j, i * turned_i + j * turned_j, angle, here, key_heads,
-            key_k, turned_k, angle_k, pairs, width, INTERLEAVED, BACK, SHARED, PARTIAL, KEY_HEADS, PAIRS, WIDTH,
+            key_k, turned_k, angle_k, INTERLEAVED, BACK, SHARED, KEY_HEADS, PAIRS, REST, PAIRS_TILE, REST_TILE,
         )  # fmt: skip
 
 
