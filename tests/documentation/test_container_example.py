@@ -17,4 +17,5 @@ def test_the_dockerfile_pairs_cann_torch_and_torch_npu():
 def test_every_copied_path_exists():
     copied = re.findall(r"^COPY (.+) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
     missing = [path for line in copied for path in line.split() if not (DOCKERFILE.parents[2] / path).exists()]
-    assert copied and not missing
+    assert copied
+    assert not missing
