@@ -82,7 +82,8 @@ WITHOUT_TORCH = (
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])
 def python(session: nox.Session) -> None:
     """One Python: the package installed from its wheel, its commands, and the tests that need no torch."""
-    session.install("--quiet", "--constraint", "constraints.txt", ".[data]", "hypothesis", "pytest", "pytest-timeout")
+    wanted = (".[data,shell]", "hypothesis", "pytest", "pytest-timeout")
+    session.install("--quiet", "--constraint", "constraints.txt", *wanted)
     session.run("ascend-run", "--version")
     session.run("ascend-adapt", "status", "--short")
     session.run("python", "-m", "pytest", "-q", *WITHOUT_TORCH)

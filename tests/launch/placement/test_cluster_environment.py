@@ -148,6 +148,7 @@ def test_variables_of_a_pod_are_not_overlooked_in_silence(environ, ranks):
     assert (f"--nnodes {ranks} --node-rank 1" in overlooked(environ)) is bool(ranks)
 
 
+@pytest.mark.usefixtures("needs_torch")
 def test_torchrun_around_ascend_run_is_refused(tmp_path):
     (tmp_path / "train.py").write_text("open('ran', 'w').close()\n")
     inner = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "train.py"]
@@ -166,6 +167,7 @@ def test_the_first_of_slurms_nodelist(text, first):
     assert first_of_nodelist(text) == first
 
 
+@pytest.mark.usefixtures("needs_torch")
 def test_two_machines_started_by_hand(ascend_run, background, tmp_path):
     (tmp_path / "train.py").write_text(
         "import os\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
