@@ -33,7 +33,7 @@ class Followed:
         self.begin()
 
     def read(self) -> None:
-        """Read what is new.
+        """Read new lines.
 
         Raises:
             OSError: the file cannot be read.
@@ -99,7 +99,7 @@ class MetricsFile(Followed):
         self.metrics = Gathered()
 
     def take(self, line: str) -> None:
-        """Take in one row; one that a crash has cut is left out."""
+        """Process one row; a row truncated by a crash is left out."""
         try:
             self.metrics.add(list(native_rows.points(json.loads(line))))
         except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
