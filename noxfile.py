@@ -46,8 +46,8 @@ def deepspeed(session: nox.Session, release: str) -> None:
     session.run(*command, env={"DEEPSPEED_RELEASE": release}, external=True)
 
 
-# Of these torch releases PyPI has only CUDA builds for x86_64 (670 to 890 MB). The CPU builds (about 200 MB) are on
-# pytorch.org, which was out of reach where this was written.
+# For these torch releases PyPI has only CUDA builds for x86_64 (670 to 890 MB). The CPU builds (about 200 MB) are on
+# pytorch.org, which was unreachable when this was written.
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 EMULATED = {
     "2.1.0": "not run as a job: no CPU build within reach; by hand before, see docs/rehearsal.md",
@@ -69,7 +69,7 @@ def emulated(session: nox.Session, torch: str) -> None:
     session.run("python", "-m", "pytest", "-q", *tests)
 
 
-# Without torch: its wheels for each Python are large. What needs it is tested on .venv's Python.
+# Without torch: its wheels for each Python are large. Tests that need it run on .venv's Python.
 WITHOUT_TORCH = (
     "tests/patches",
     "tests/problems",

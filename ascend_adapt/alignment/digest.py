@@ -21,7 +21,7 @@ BUCKETS = 8
 WIDTH = len(STATISTICS) + BUCKETS * BUCKETS
 
 _LARGE = 1e18
-"""Squares of larger values overflow in fp32. They, and the largest value of a dtype, are fill values of masks: counted only."""
+"""Squares of larger values overflow in fp32. They, and a dtype's largest value, are fill values: only counted."""
 _BLOCK, _BLOCK_ON_CPU = 1 << 24, 1 << 18
 """Number of elements converted to fp32 at a time; on a CPU they fit into the cache."""
 _FLAT, _ROW = 1 << 16, 1024
@@ -117,7 +117,7 @@ def _of_block(block: torch.Tensor, row: int, column: int, dtype: torch.dtype) ->
 
 
 def _norms(matrices: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each matrix, from those of its rows: a single fp32 sum over millions of elements loses digits."""
+    """Return the norm of each matrix, from those of its rows: one fp32 sum over millions of elements loses digits."""
     return torch.linalg.vector_norm(torch.linalg.vector_norm(matrices, dim=2), dim=1)
 
 

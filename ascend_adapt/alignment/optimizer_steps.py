@@ -62,7 +62,7 @@ class OptimizerSteps:
         self._pending.append(pending)
 
     def end(self, step: RecordedStep | None, optimizer: object) -> bool:
-        """Record weights and state after the step; return False for a step inside another step of the same optimizer."""
+        """Record weights and state after the step; return False for a step nested in one of the same optimizer."""
         pending = self._pending.pop() if self._pending and self._pending[-1].optimizer is optimizer else None
         if pending is None:
             return True

@@ -101,7 +101,7 @@ def imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _dotted(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the dotted path of an expression such as ``module.Class.method``, or "" if it does not start with an imported name."""
+    """Return the dotted path of an expression such as ``module.Class.method``, or "" if its root is not imported."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -114,8 +114,8 @@ def preprocess(
     tokenizer = load_tokenizer(request.tokenizer, _sample(inputs, request))
     if request.append_eod and tokenizer.eod is None:
         raise DataError(
-            "--append-eod: the tokenizer has no '<|endoftext|>', expected an end-of-document token — add it, or leave
-            the " "option out"
+            "--append-eod: the tokenizer has no '<|endoftext|>', expected an end-of-document token — add it, "
+            "or leave the option out"
         )
     recipe = EncodingRecipe(
         request.keys,
@@ -275,7 +275,7 @@ def _disk_errors(prefix: str) -> Iterator[None]:
     except OSError as error:
         if ran_out(error):
             raise DataError(
-                f"preprocess: {system_error(error)}, expected enough memory and processes for this run — try fewer --workers"
+                f"preprocess: {system_error(error)}, expected enough memory and processes — try fewer --workers"
             ) from error
         raise DataError(
             f"{error.filename or prefix}: {system_error(error)}, expected to write there — check --output-prefix"

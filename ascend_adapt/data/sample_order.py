@@ -107,7 +107,7 @@ def build_sample_order(
     """
     rules = find_dialect(dialect)
     if not (rules.has_options or (drop_last_partial_sequence and extra_token)):
-        raise SettingsError(f"dialect {dialect}: partial or non-overlapping samples, expected neither — only mcore has them")
+        raise SettingsError(f"dialect {dialect}: partial or non-overlapping samples, expected neither — use mcore")
     documents = np.asarray(documents)
     extra = int(extra_token)
     tokens = int(np.sum(sizes.take(documents), dtype=np.int64))

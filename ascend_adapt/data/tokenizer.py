@@ -267,7 +267,7 @@ def _choose(
     sample: list[str],
     tiktoken_encoder: Callable[[], Encoder] | None,
 ) -> tuple[Encoder, str]:
-    """Return the encoder for ``tokenizer``. A requested engine must work; one that `auto` finds is replaced by hf if it fails."""
+    """Return the encoder for ``tokenizer``: a requested engine must work, while `auto` falls back to hf."""
     reference = HFEncoder(tokenizer)
     engine = request.engine
     if engine == "auto":
@@ -306,7 +306,7 @@ def _refuse_ambiguous_merges(merge_file: Path) -> None:
 
 
 def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest) -> Any:
-    """Return tiktoken's encoding of a byte-level BPE; it merges in the order of ids, so the merges must have that order."""
+    """Return tiktoken's encoding of a byte-level BPE, whose merges must be in the order of ids."""
     vocabulary: dict[str, int] = json.loads(vocab_file.read_text(encoding="utf-8"))
     merges = [
         line.split(" ")

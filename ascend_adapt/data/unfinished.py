@@ -44,7 +44,7 @@ class UnfinishedTokens:
         if len(tokens) and tokens.dtype != self.dtype and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
             token = next(int(edge) for edge in (tokens.max(), tokens.min()) if not limits.min <= edge <= limits.max)
             raise DataError(
-                f"{self.prefix}: token id {token}, expected {limits.min} to {limits.max}, the range of {self.dtype.name}"
+                f"{self.prefix}: token id {token}, expected {limits.min} to {limits.max}, as {self.dtype.name}"
                 " — the vocabulary size that the tokenizer reports is too small for its ids"
             )
         if len(sizes) and sizes.max() > np.iinfo(np.int32).max:

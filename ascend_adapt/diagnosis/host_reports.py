@@ -71,7 +71,7 @@ _OPTIONAL = ("cann_homes", "last_errors", "processor", "kernel")
 
 @dataclass(frozen=True)
 class HostReport:
-    """Report of one collected host: the software that torch_npu depends on, findings, and error codes in its device logs."""
+    """Report of one collected host: the stack under torch_npu, findings, and error codes in its device logs."""
 
     file: str
     host: str

@@ -63,7 +63,7 @@ def read(argv: Sequence[str]) -> Recipe:
         config = _config(options, own, world_size)
         notes = []
         if not options("use_external_dataset"):
-            notes.append("samples come in Megatron's order, with the same seed, because numpy lacks OneFlow's random generator")
+            notes.append("samples come in Megatron's order, with the same seed: numpy lacks OneFlow's random generator")
         return config, notes + options.notes()
 
     save, per_node = options("save"), options("num_gpus_per_node")

@@ -58,7 +58,7 @@ class Followed:
         raise NotImplementedError
 
     def take(self, line: str) -> None:
-        """Take in one line."""
+        """Process one line."""
         raise NotImplementedError
 
 
@@ -79,7 +79,7 @@ class ProgramLog(Followed):
         self._in_arguments = False
 
     def take(self, line: str) -> None:
-        """Take in one line."""
+        """Process one line."""
         self.metrics.add(log_lines.points(line))
         if self._in_arguments:
             self._in_arguments = not _ARGUMENTS_END.search(line)

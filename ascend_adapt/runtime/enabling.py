@@ -129,7 +129,7 @@ def at_first_apply(callback: Callable[[], None]) -> None:
 
 
 def script_code(path: str, source: bytes) -> CodeType:
-    """Return the code of the script that a launcher is about to run, rewritten by the patches that name it."""
+    """Return the code of the script that a launcher is about to run, rewritten by the patches that target it."""
     with _lock:
         if _in_force is not None:
             return _in_force.session.script_code(path, source)

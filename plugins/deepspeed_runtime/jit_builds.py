@@ -1,4 +1,4 @@
-"""Operators that DeepSpeed compiles at run time, in torch instead."""
+"""torch replacements for operators that DeepSpeed compiles at run time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def no_shared_memory_build(call: Call) -> Any:
     return call.proceed() if is_installed("deepspeed_shm_comm") else None
 
 
-BY_ACCELERATOR = Symptom(reason="which builder is used depends on the selected accelerator")
+BY_ACCELERATOR = Symptom(reason="the builder depends on the selected accelerator")
 _WHY_ADAM = (
     "the optimizer 'Adam' is FusedAdam, whose constructor compiles its kernel, one rank at a time behind a lock file "
     "that a killed run leaves behind"
@@ -200,7 +200,7 @@ class TorchFusedAdam:
                             tensor.copy_(value)
 
 
-# Intermediate results take as much as a piece. ZeRO's flat partition of a 20B model is one tensor of 10 GiB.
+# Intermediate results take as much memory as a piece. ZeRO's flat partition of a 20B model is one tensor of 10 GiB.
 _PIECE = 1 << 26
 
 

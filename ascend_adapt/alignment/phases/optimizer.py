@@ -15,7 +15,7 @@ _IRRELEVANT = {"foreach", "fused", "capturable", "differentiable", "params", "in
 
 
 def first(step: Step, updates: list[Update]) -> Finding | None:
-    """Return the first difference that arises in the optimizer; if there is none, keep those of the weights for the next step."""
+    """Return the first difference that arises in the optimizer; if none, keep the weights' for the next step."""
     pair = step.pair
     # An optimizer of flat buffers does not show which weights it changes.
     hidden = any(key[1] < 0 for key in pair.a.updates)

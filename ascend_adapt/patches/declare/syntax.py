@@ -121,7 +121,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
     if not isinstance(value, ast.AST):
-        return ascii(value)  # which characters repr() escapes depends on Python's version
+        return ascii(value)  # the characters that repr() escapes depend on Python's version
     fields = {name: getattr(value, name, None) for name in value._fields if name not in _IGNORED}
     if isinstance(value, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         fields["body"] = value.body[ast.get_docstring(value, clean=False) is not None :]
