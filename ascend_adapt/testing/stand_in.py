@@ -117,7 +117,7 @@ def written(entries: dict[Any, Any]) -> str:
         if ast.literal_eval(repr(entries)) != entries:
             raise ValueError(entries)
     except (ValueError, SyntaxError):
-        raise NotShown(f"the key {next(iter(entries))!r} cannot be written down") from None
+        raise NotShown(f"the key {next(iter(entries))!r} cannot be written as text") from None
     return repr(entries)
 
 
@@ -284,7 +284,7 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
 
 
 def _marks_its_host(patch: Patch) -> bool:
-    """Return whether the target's file is a marker: without it, the code base is another one."""
+    """Return whether the target's file is a marker: without it, this is another code base."""
     file = f"{patch.target.module.replace('.', '/')}.py"
     return any(file in host.present for host in patch.hosts if isinstance(host, CodeBase))
 

@@ -26,7 +26,7 @@ def no_shared_memory_build(call: Call) -> Any:
     return call.proceed() if is_installed("deepspeed_shm_comm") else None
 
 
-BY_ACCELERATOR = Symptom(reason="the builder depends on the selected accelerator")
+BY_ACCELERATOR = Symptom(reason="which builder is used depends on the selected accelerator")
 _WHY_ADAM = (
     "the optimizer 'Adam' is FusedAdam, whose constructor compiles its kernel, one rank at a time behind a lock file "
     "that a killed run leaves behind"

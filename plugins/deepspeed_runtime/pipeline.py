@@ -105,7 +105,7 @@ def eval_batch_with_logits(call: Call) -> Any:
     why="eval_batch_with_logits needs the last stage's outputs, which are freed before eval_batch returns",
     until="support for DeepSpeed 0.6.1 ends",
     without="crash",
-    symptom=Symptom(reason="only eval_batch_with_logits needs it"),
+    symptom=Symptom(reason="it serves eval_batch_with_logits"),
 )
 def keep_last_outputs(call: Call) -> None:
     """Keep the outputs of the last stage while eval_batch_with_logits runs."""

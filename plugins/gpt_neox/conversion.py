@@ -44,7 +44,7 @@ output_layer = add(
     why="v2.0's tool reads constants from a layer that transformers computes now, and loads them as weights: KeyError",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
-    symptom=Symptom(reason="the fault is in the request of v2.0's tool"),
+    symptom=Symptom(reason="the fault is in what v2.0's tool asks for"),
 )
 def layers_with_constants(call: Call) -> None:
     """Let the state dict of a single layer list the constants as None, and let loading it ignore them."""

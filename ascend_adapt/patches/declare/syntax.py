@@ -145,7 +145,7 @@ def parse_fragment(text: str, subject: str) -> ast.expr | ast.stmt:
     except SyntaxError as error:
         raise PatchSpecError(f"{subject}: {text!r} is not Python: {error.msg}") from error
     if len(body) != 1:
-        raise PatchSpecError(f"{subject}: {text!r} holds {len(body)} statements, expected one expression or statement")
+        raise PatchSpecError(f"{subject}: {text!r} has {len(body)} statements, expected one expression or statement")
     statement = body[0]
     return statement.value if isinstance(statement, ast.Expr) else statement
 
