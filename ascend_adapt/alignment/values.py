@@ -23,7 +23,7 @@ class Value:
 
     @property
     def norm(self) -> float:
-        """Its Euclidean norm; if that was not recorded, the norm of its sketch, or of its smallest and largest element."""
+        """Its Euclidean norm; if not recorded, that of its sketch, or of its smallest and largest element."""
         sketch = self.numbers[FIRST_BUCKET:]
         for norm in (float(self.numbers[NORM]), math.sqrt(float((sketch**2).sum()))):
             if not math.isnan(norm):

@@ -1,4 +1,4 @@
-"""Our kernels compared with Liger-Kernel 0.8.5's functions of ``liger_kernel.transformers.functional``: bf16, both passes.
+"""Our kernels and Liger-Kernel 0.8.5's functions of ``liger_kernel.transformers.functional``: bf16, both passes.
 
 ``python -m bench.gpu.liger [--tiny]``; on the CPU both are in Triton's interpreter (``TRITON_INTERPRET=1``, and the
 packages of ``.triton``), where a ratio means nothing.

@@ -31,7 +31,7 @@ def parse_args() -> argparse.Namespace:
     model.add_argument("--num-attention-heads", type=positive_int, default=4, help="attention heads in each layer")
     model.add_argument("--seq-length", type=positive_int, default=128, help="tokens per sample")
     model.add_argument("--vocab-size", type=positive_int, default=50257, help="number of the tokenizer's ids")
-    model.add_argument("--make-vocab-size-divisible-by", type=positive_int, default=128, help="padding multiple of the vocabulary")
+    model.add_argument("--make-vocab-size-divisible-by", type=positive_int, default=128, help="padding multiple")
     model.add_argument("--pipeline-model-parallel-size", type=positive_int, default=1, help="pipeline stages")
 
     data = parser.add_argument_group("data")

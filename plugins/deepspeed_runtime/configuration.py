@@ -88,8 +88,8 @@ def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tu
 @wrap(
     "deepspeed.runtime.config:_reject_removed_config_keys",
     requires="deepspeed>=0.19.7",
-    why="sections of removed features are rejected even if they are switched off, as in Megatron-DeepSpeed's templates:
-    " '"curriculum_learning": {"enabled": false}',
+    why="sections of removed features are rejected even if they are switched off, as in Megatron-DeepSpeed's "
+    'templates: "curriculum_learning": {"enabled": false}',
     until="DeepSpeed accepts a removed feature that is switched off",
     without="crash",
     symptom=Symptom("key in param_dict"),

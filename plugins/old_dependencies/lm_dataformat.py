@@ -44,7 +44,7 @@ def _document(read: Any, get_meta: bool) -> Any:
 @provide(
     "lm_dataformat",
     host=GPT_NEOX,
-    why="the tokenizing tools import it, and requirements.txt installs it from GitHub, which clusters often cannot reach",
+    why="the tokenizing tools import it, and requirements.txt installs it from GitHub, which clusters rarely reach",
     until="GPT-NeoX requires a release of it, or reads JSON lines without it",
     without="crash",
 )

@@ -115,7 +115,7 @@ class Backward:
         return None
 
     def _size_of_terms(self, key: Key) -> float:
-        """Return the size of the terms that are summed over positions into the gradient of a weight; they may cancel."""
+        """Return the size of the terms summed over positions into a weight's gradient; they may cancel."""
         sizes = []
         for part, of in (("outputs", "gradient"), ("inputs", "row")):
             for entries in self._pair.a.tensors(key, part).values():
