@@ -318,9 +318,9 @@ def test_samples_of_text_are_generated_at_each_evaluation(settings, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"parallel": Parallel(pipeline=2, stages=(2, 2))}, "2 pipeline stages, of which none has the whole model"),
+        ({"parallel": Parallel(pipeline=2, stages=(2, 2))}, "2 pipeline stages, of which none has the full model"),
         ({"eval_interval": 0}, "no evaluations"),
-        ({}, "no tokenizer named"),
+        ({}, "no tokenizer given"),
     ],
 )
 def test_runs_that_cannot_generate_samples_are_refused(settings, changes, why):

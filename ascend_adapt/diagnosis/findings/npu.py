@@ -162,7 +162,8 @@ def cann(machine: Machine) -> Iterator[Finding]:
             )
     if not home and not installed:
         yield Finding(
-            "CANN not found: ASCEND_HOME_PATH is not set, and {_ASCEND} has none in/{{{','.join(_CANN_FOLDERS)}}}",
+            "CANN not found: ASCEND_HOME_PATH is not set, and there is none in "
+            f"{_ASCEND}/{{{','.join(_CANN_FOLDERS)}}}",
             "torch_npu loads CANN's libraries when it is imported",
             "install the CANN toolkit and the kernels of your NPU (Ascend-cann-toolkit, Ascend-cann-kernels), then "
             "source its set_env.sh",

@@ -155,7 +155,7 @@ def test_torchrun_around_ascend_run_is_refused(tmp_path):
     outer = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     job = subprocess.run([*outer, *inner], cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert job.returncode == 1
-    assert "another launcher starts ascend-run 2 times, and each would start a whole job" in job.stderr
+    assert "another launcher starts ascend-run 2 times, and each would start the full job" in job.stderr
     assert not (tmp_path / "ran").exists()
 
 
