@@ -59,7 +59,7 @@ LONGEST_FIRST = (
     "emulation/test_on_device.py",
     "native/test_compile.py",
 )
-"""Files of 12 s and more, by their seconds in a whole run: if one started last, the other process would idle."""
+"""Files of 12 s and more, by their seconds in a full run: if one started last, the other process would idle."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

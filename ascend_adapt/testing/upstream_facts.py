@@ -26,8 +26,8 @@ class RecordError(AdaptError):
 class Facts:
     """Facts about the target of one patch in one release.
 
-    ``signatures`` and ``digests`` have one entry for each definition (a constant has no signature, that of a static
-    method says so); none means that the target is missing. ``fault`` and ``reason`` are as in ``faults.Fault``.
+    ``signatures`` and ``digests`` have one entry for each definition (a constant has no signature; a static
+    method is marked in it); none means that the target is missing. ``fault`` and ``reason`` are as in ``faults.Fault``.
     """
 
     signatures: tuple[str, ...]

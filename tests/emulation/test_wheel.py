@@ -63,7 +63,9 @@ def test_no_torch(environ, monkeypatch):
 def test_a_torch_that_no_torch_npu_pairs_with(environ, monkeypatch, torch, nearest):
     monkeypatch.setattr(probe, "distribution_version", lambda name: torch)
     reported = []
-    with pytest.raises(EmulationError, match=rf"no torch_npu is built for it, .* install torch=={nearest}, the nearest"):
+    with pytest.raises(
+        EmulationError, match=rf"no torch_npu is built for it, .* install torch=={nearest}, the nearest"
+    ):
         wheel.for_installed_torch(environ, reported.append)
     assert reported == []  # nothing was to be downloaded
     with pytest.raises(EmulationError, match="no torch_npu is built"):

@@ -152,7 +152,7 @@ def test_a_loss_scale_is_restored_into_a_dynamic_scale(saved):
 
 @contextlib.contextmanager
 def no_room():
-    """A file of more than 20,000 bytes cannot be written: the kernel says so, as it does of a full disk.
+    """A file of more than 20,000 bytes cannot be written: the kernel reports it, as it does a full disk.
 
     Never around a whole test: the file that pytest's own output goes to is larger.
     """

@@ -188,7 +188,7 @@ def test_a_batch_that_grows(settings):
 
 
 def test_a_run_that_fails_leaves_no_worker_behind(settings, tmp_path):
-    """One that was left would keep the rank from ending, for ever."""
+    """One that was left would keep the rank from ever ending."""
     (tmp_path / "saved" / "iter_0000002" / "of another trainer").mkdir(parents=True)
     data = replace(settings.data, num_workers=1)
     with pytest.raises(TrainingError, match="iter_0000002: not saved") as error:
