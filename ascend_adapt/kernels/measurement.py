@@ -15,7 +15,7 @@ CAPTURED = "the stream is being captured"
 _TURNS, _WARM_UP, _TIMED = 3, 3, 5
 """All backends are timed in turn, and the median counts: the device's clock changes, and the first would pay for it."""
 _SLEEP = 10_000_000
-"""Cycles, five milliseconds at 2 GHz: the host needs less for all timed passes."""
+"""Cycles (five milliseconds at 2 GHz): more than the host needs to launch all timed passes."""
 
 _known: dict[tuple[Any, ...], Measured] = {}
 
@@ -39,7 +39,7 @@ def why_not(tensor: Any) -> str:
     import torch
 
     if tensor.device.type != "cuda":
-        return f"on {tensor.device.type} nothing is measured"
+        return f"backends are not measured on {tensor.device.type}"
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
         return CAPTURED
     if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not os.environ.get("ASCEND_ADAPT_RUN_DIR"):
@@ -48,7 +48,7 @@ def why_not(tensor: Any) -> str:
 
 
 def fastest(kernel: str, call: Any, runs: Mapping[str, Callable[[Any], Any]]) -> Measured:
-    """Return the fastest of ``runs`` for this class of shapes, measured now unless it is known.
+    """Return the fastest of ``runs`` for this class of shapes, measured now unless the result is known.
 
     Raises:
         KernelError: all of them failed.
@@ -113,8 +113,8 @@ def _race(call: Any, runs: Mapping[str, Callable[[Any], Any]], with_gradients: b
 def _time(call: Any, run: Callable[[Any], Any]) -> float:
     """Return the device's seconds of one forward pass, and backward if there are gradients.
 
-    The copies share the data. The device sleeps first, so that the host is ahead of it, as it is in training: else
-    the host's time would be measured where it is longer than the device's.
+    The copies share the data. The device sleeps first, so that the host runs ahead of it, as in training.
+    Otherwise a slow host's time would be measured instead of the device's.
     """
     import torch
 

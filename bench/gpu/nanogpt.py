@@ -1,7 +1,7 @@
-"""nanoGPT 124M under ``ascend-run`` beside the same command under torchrun and alone: a program that nobody adapted.
+"""nanoGPT 124M under ``ascend-run`` compared with torchrun and with the script alone: an unmodified program.
 
-Under either launcher nanoGPT finds RANK and wraps its model in DDP, also on one rank, so torchrun is the peer; what DDP
-costs shows beside the command alone.
+Under either launcher nanoGPT finds RANK and wraps its model in DDP, even on one rank, so torchrun is the peer. The
+script alone shows what DDP costs.
 
 A clone of github.com/karpathy/nanoGPT (3adf61e) in the folder ``ASCEND_ADAPT_UPSTREAMS``, its own settings for GPT-2
 124M, micro batch 12, no accumulation, 120 iterations. Step times are those that it prints, medians after 20
@@ -32,7 +32,7 @@ def checkout() -> Path:
     """Return the folder of nanoGPT."""
     folder = Path(os.environ.get("ASCEND_ADAPT_UPSTREAMS", ".")) / "nanoGPT"
     if not (folder / "train.py").is_file():
-        sys.exit(f"{folder}: has no train.py, expected a clone of nanoGPT — name its parent in ASCEND_ADAPT_UPSTREAMS")
+        sys.exit(f"{folder}: has no train.py, expected a clone of nanoGPT — set ASCEND_ADAPT_UPSTREAMS to its parent")
     return folder
 
 

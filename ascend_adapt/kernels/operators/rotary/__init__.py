@@ -33,7 +33,7 @@ class RotaryCall(KernelCall):
             yield replace(self, x=tensor, key=None)
 
     def check(self) -> None:
-        """Refuse cos and sin that do not broadcast to the rotated part of the last axis."""
+        """Check that cos and sin broadcast to the rotated part of the last axis."""
         x, cos, sin = self.x, self.cos, self.sin
         for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
             check_float(name, tensor, shape="[..., D]", least=1)
