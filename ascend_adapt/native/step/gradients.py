@@ -26,15 +26,17 @@ class Norms:
     @classmethod
     def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
         """Return the norms of tensors, one per parameter."""
-        # torch takes them one by one if their dtypes differ.
-        dtypes = {tensor.dtype for _, tensor in there}
-        there = [pair for dtype in sorted(dtypes, key=str) for pair in there if pair[1].dtype == dtype]
+        # By dtype: torch takes tensors of several dtypes one by one.
+        groups: dict[torch.dtype, list[tuple[Placed, torch.Tensor]]] = {}
+        for pair in there:
+            groups.setdefault(pair[1].dtype, []).append(pair)
         norms: list[torch.Tensor] = []
-        for dtype in sorted(dtypes, key=str):
+        for dtype, group in groups.items():
             # The norm of a 16-bit tensor has its dtype unless asked otherwise: three digits.
             wide = {"dtype": torch.float32} if dtype.itemsize == 2 else {}
-            norms += torch._foreach_norm([tensor for _, tensor in there if tensor.dtype == dtype], **wide)
-        return cls([one for one, _ in there], torch.stack(norms).float() if norms else torch.zeros(0))
+            norms += torch._foreach_norm([tensor for _, tensor in group], **wide)
+        parameters = [one for group in groups.values() for one, _ in group]
+        return cls(parameters, torch.stack(norms).float() if norms else torch.zeros(0))
 
     def not_finite(self) -> tuple[str, ...]:
         """Return the names of the parameters whose norm is NaN or Inf."""

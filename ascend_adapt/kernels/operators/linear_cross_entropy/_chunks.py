@@ -77,7 +77,7 @@ def _chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> Iterator[_C
     if most > _EVEN:
         most -= most % _EVEN
     # Chunks of nearly one size: a short last one would not fill the device.
-    size = max(1, -(-tokens // -(-tokens // most))) if tokens else 1
+    size = -(-tokens // -(-tokens // most)) if tokens else 1
     if size > _EVEN:
         size += -size % _EVEN
     for start in range(0, tokens, size):
