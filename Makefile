@@ -103,15 +103,18 @@ dist: install
 	$(BIN)/twine check --strict dist/*
 
 # Every release, every alteration, every patch, every order: nothing is read from a record. `--evidence` renews the shipped records.
-conformance: install
+# The tests marked `every_case` are the cells of matrices of which `make test` has the most telling ones.
+conformance: install .nox/deepspeed-0.9.2.installed .triton/.installed
 	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
 	ASCEND_ADAPT_EVERY_CASE=1 $(BIN)/python -m pytest tests/launch/jobs/test_dry_run.py
+	ASCEND_ADAPT_EVERY_CASE=1 $(BIN)/python -m pytest -m every_case
 	$(BIN)/python -m pytest $(SUITE) --all-orders --evidence ascend_adapt/diagnosis/evidence_records.json
 
 record-upstreams: install
 	PYTHONPATH=tests/upstream_runs $(BIN)/python tests/upstream/record.py
 
 behaviour: install
+	DEEPSPEED_RELEASE=newest $(BIN)/python -m pytest tests/plugins/test_deepspeed_behaviour.py
 	$(BIN)/nox
 
 # The tests that need no torch, on each Python; an interpreter that is missing is reported.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from covering import EVERY_CASE
 from stand_ins import Site, plugin
 
 import ascend_adapt
@@ -62,8 +63,15 @@ LONGEST_FIRST = (
 """Files of 12 s and more, by their seconds in a full run: if one started last, the other process would idle."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first: ``--dist loadfile`` assigns files in the order of collection."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest files first: ``--dist loadfile`` assigns files in the order of collection.
+
+    Tests marked ``every_case`` are deselected unless ``ASCEND_ADAPT_EVERY_CASE=1``.
+    """
+    if not EVERY_CASE:
+        left_out = [item for item in items if item.get_closest_marker("every_case")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
     if missing := [str(path) for path in places if not path.is_file()]:
         raise pytest.UsageError(f"LONGEST_FIRST: {', '.join(missing)}: no such file, expected a test file - correct it")
