@@ -23,7 +23,11 @@ def installed(monkeypatch):
 
 
 def reported(environ):
-    return [finding.what for finding in doctor.examine({"ASCEND_ADAPT_PLUGINS": "glm", **environ}).findings if finding.must_fix]
+    return [
+        finding.what
+        for finding in doctor.examine({"ASCEND_ADAPT_PLUGINS": "glm", **environ}).findings
+        if finding.must_fix
+    ]
 
 
 def test_a_lock_of_a_killed_build_is_found(installed, tmp_path):

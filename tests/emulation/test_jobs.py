@@ -87,6 +87,7 @@ def test_a_script_written_for_cuda(job):
     close(losses, job("cpu_twin.py", device="cpu").check().recorded[0], rtol=2e-3)  # float16
 
 
+@pytest.mark.every_case
 def test_a_script_adapted_by_hand(job):
     """It imports deepspeed_npu, which is not installed; the module provided in its place does nothing."""
     ended = job("adapted_by_hand.py").check()

@@ -34,6 +34,7 @@ def test_two_ranks(train_on):
         assert_equal_to_one_process(results[case.name], case)
 
 
+@pytest.mark.every_case
 def test_tensor_by_pipeline(train_on):
     case = Case("tensor x pipeline", "gpt2", {"tensor": 2, "pipeline": 2}, steps=STEPS)
     assert_equal_to_one_process(train_on(4, [case])[case.name], case)
