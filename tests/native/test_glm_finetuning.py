@@ -41,7 +41,9 @@ def alone(tmp_path_factory):
 TASKS, MORE_TASKS = ("copa tensor", "rte pipeline", "copa zero-1"), ("rte tensor", "copa pipeline")
 
 
-@pytest.mark.parametrize("names", [TASKS, pytest.param(MORE_TASKS, marks=pytest.mark.every_case)])
+@pytest.mark.parametrize(
+    "names", [TASKS, pytest.param(MORE_TASKS, marks=pytest.mark.every_case)], ids=["most telling", "others"]
+)
 def test_every_mesh_as_one_process(alone, tmp_path, names):
     tasks = {name: [name.split()[0], MESHES[name.split()[1]]] for name in names}
     command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "2", "--device", "cpu"]
