@@ -109,7 +109,7 @@ dist: install
 	$(BIN)/twine check --strict dist/*
 
 # Every release, every alteration, every patch, every order: nothing is read from a record. `--evidence` renews the shipped records.
-# The tests marked `every_case` are the cells of matrices of which `make test` has the most telling ones.
+# The tests marked `every_case` are the cells of matrices of which `make test` has representative ones.
 conformance: install .nox/deepspeed-0.9.2.installed .triton/.installed
 	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
 	ASCEND_ADAPT_EVERY_CASE=1 $(BIN)/python -m pytest tests/launch/jobs/test_dry_run.py

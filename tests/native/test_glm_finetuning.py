@@ -42,7 +42,7 @@ TASKS, MORE_TASKS = ("copa tensor", "rte pipeline", "copa zero-1"), ("rte tensor
 
 
 @pytest.mark.parametrize(
-    "names", [TASKS, pytest.param(MORE_TASKS, marks=pytest.mark.every_case)], ids=["most telling", "others"]
+    "names", [TASKS, pytest.param(MORE_TASKS, marks=pytest.mark.every_case)], ids=["representative", "others"]
 )
 def test_every_mesh_as_one_process(alone, tmp_path, names):
     tasks = {name: [name.split()[0], MESHES[name.split()[1]]] for name in names}

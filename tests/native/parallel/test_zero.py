@@ -134,7 +134,7 @@ MORE_ON_TWO_RANKS = [
 @pytest.mark.parametrize(
     "cases",
     [ON_TWO_RANKS, pytest.param(MORE_ON_TWO_RANKS, marks=pytest.mark.every_case)],
-    ids=["most telling", "others"],
+    ids=["representative", "others"],
 )
 def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path, cases):
     """Where rows divide and where not, in several buckets; a checkpoint of one resumes in the other."""
