@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +106,8 @@ def _check(patch: Patch, tree: SourceTree) -> None:
                 )
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
-        rewrite_definition(patch, functions[0])
+        # A copy: the tree of the file is kept for the next patch.
+        rewrite_definition(patch, replace(functions[0], node=copy.deepcopy(functions[0].node)))
     if patch.kind in ("wrap", "replace") and patch.function is not None:
         for one in found:
             _check_function(patch, one.node)
