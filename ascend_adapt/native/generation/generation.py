@@ -13,7 +13,6 @@ from ascend_adapt.native import device as devices
 from ascend_adapt.native.generation.inference_model import InferenceModel
 from ascend_adapt.native.model.kv_cache import KeyValueCache
 
-
 _LEAST_TEMPERATURE = 1e-30
 """By which fp32 logits can still be divided without overflow."""
 _SEEDS = 2**62
