@@ -101,7 +101,7 @@ def test_prefixes_of_launchers_are_ignored_and_lines_keep_their_numbers():
         assert (found.line, str(found.frames[-1])) == (6, "/home/u/train.py:3: model.cuda()")
 
 
-@pytest.mark.parametrize("spelled", ["error code is 507035", "error code:507035", "error code is:507035"])
+@pytest.mark.parametrize("spelled", ["error code is 507035", "error code:507035", "error code is:507035", "the error code is : 507035"])
 def test_a_code_of_cann_is_found_in_every_spelling(spelled):
     log = LogText(f"RuntimeError: ACL stream synchronize failed, {spelled}")
     assert [one.problem.name for one in explanation.explain(log, PROBLEMS, Facts())] == ["ai_core_exception"]
@@ -161,6 +161,8 @@ def test_doctor_reads_files_and_runs_nothing(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("name", PROBLEM_OF)
 def test_a_problem_is_found_in_its_example_only(name, tmp_path):
     found = found_in(PROBLEM_OF[name].example, tmp_path)
+    lines = [one.line for one in found.values() if one.line and not one.problem.general]
+    assert len(lines) == len(set(lines)), sorted(found)
     assert name in found, sorted(found)
     assert not re.search(r"\{\w+\}", found[name].cause + found[name].do)
     if PROBLEM_OF[name].healthy:
