@@ -63,7 +63,7 @@ class Found:
 def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Found]:
     """Return the problems that a log shows, in log order.
 
-    General ones count only where no specific one matches; of two specific ones for a line, the one that needs a context.
+    General ones count only where no specific one matches; of two specific ones for a line, the one in a context.
     """
     found = [one for problem in problems if (one := _in_log(log, problem, facts)) is not None]
     in_context = {one.line for one in found if one.problem.near is not None and not one.problem.general}
