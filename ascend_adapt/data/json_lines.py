@@ -27,7 +27,7 @@ def is_unicode(value: str) -> bool:
 
 
 def one_of(*choices: Any) -> Check:
-    """Expect one of some values of the same type, so that true is not 1."""
+    """Check that a value is one of ``choices`` and has the same type, so that true is not 1."""
 
     def check(value: Any) -> str:
         fits = any(value == one and type(value) is type(one) for one in choices)
