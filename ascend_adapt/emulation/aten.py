@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation
+from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation, sixteen_bits
 from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape, empty_on_cpu, fill_stand_in
 from ascend_adapt.emulation.operators import products
@@ -64,6 +64,8 @@ _WITHOUT_REDISPATCH = ("aten::max.out", "aten::min.out", "aten::one_hot")
 # They query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+# They write any output that has as many elements as their result; torch's other operators resize it to their shape.
+_FILLS_ITS_OUTPUT = frozenset(("arange", "linspace", "logspace", "range"))
 # Their shape depends on values with a mask only, not with integers.
 _BY_INDEX = frozenset(("aten::index.Tensor", "aten::_unsafe_index.Tensor"))
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -144,7 +146,7 @@ def kernel(
     places = [place for place, one in enumerate(operator._schema.arguments) if not one.kwarg_only and _is_written(one)]
     computes = saturation.computes(_base_name(operator))
 
-    run_on_host = device_only.at_any_precision(on_cpu or operator, operator._schema)
+    run_on_host = sixteen_bits.computed(on_cpu or operator, operator._schema)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         count(name)
@@ -194,7 +196,7 @@ def kernel(
             if saturation.is_on():
                 saturation.saturate(results)
         for one, value in given.items():
-            _write(value, host_outs[one], name)
+            _write(value, host_outs[one], name, keeps_shape=_base_name(operator) in _FILLS_ITS_OUTPUT)
             call.is_alias_of(host_outs[one], value)
         return call.to_device(result, device)
 
@@ -347,8 +349,10 @@ def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torc
     return torch.clone(self, memory_format=memory_format)
 
 
-def _write(tensor: torch.Tensor, result: torch.Tensor, operator: str) -> None:
-    """Write a result of an operator into an npu tensor, which takes its shape."""
+def _write(tensor: torch.Tensor, result: torch.Tensor, operator: str, keeps_shape: bool) -> None:
+    """Write a result of an operator into an npu tensor, which takes its shape unless it keeps its own."""
+    if keeps_shape and tensor.numel() == result.numel():
+        result = result.view(tensor.shape)
     if tensor.shape != result.shape:
         tensor.resize_(result.shape)
     if result.is_meta:

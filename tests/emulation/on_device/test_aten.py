@@ -115,6 +115,45 @@ def test_in_place_and_out():
     assert (maximum.tolist(), index.tolist()) == ([0.0, 4.0], [0, 0])
 
 
+def test_a_range_keeps_the_shape_of_its_output():
+    for fill, last in ((torch.logspace, 8.0), (torch.linspace, 3.0)):
+        block = torch.zeros(2, 3, device=NPU)
+        fill(0, 3, 4, **({"base": 2} if fill is torch.logspace else {}), out=block.narrow(1, 1, 2))
+        assert (block[:, 0].tolist(), block[1, 2].item()) == ([0.0, 0.0], pytest.approx(last))
+
+
+def test_16_bits_are_summed_in_float32():
+    def gradients(device, dtype):
+        torch.manual_seed(0)
+        image, vector = (torch.rand(4, 8, 6, 6, 6), torch.rand(6))
+        weight, grid = torch.rand(8, 8, 3, 3, 3), torch.rand(4, 1, 1, 1, 3)
+        inputs = [one.half().to(device, dtype).requires_grad_() for one in (image, vector, weight, grid)]
+        image, vector, weight, grid = inputs
+        total = (image @ vector).sum() + functional.conv3d(image, weight).sum()
+        (total + functional.grid_sample(image, grid, align_corners=False).sum()).backward()
+        return [one.grad for one in inputs]
+
+    for found, wanted in zip(gradients(NPU, torch.float16), gradients("cpu", torch.float32), strict=True):
+        # Each of the three gradients is rounded to float16, and so are their sums.
+        torch.testing.assert_close(found.float().cpu(), wanted, rtol=4 * 2.0**-11, atol=2.0**-10)
+
+
+def test_subtraction_of_lists_rounds_as_a_device_does():
+    one, other = torch.randn(2, 1000).half()
+    (found,) = torch._foreach_sub([one.to(NPU)], [other.to(NPU)], alpha=5.0)
+    assert found.cpu().equal(one - other * 5)
+    one, other = one.bfloat16(), other.bfloat16()
+    tensors = [one.to(NPU)]
+    torch._foreach_sub_(tensors, [other.to(NPU)], alpha=5.0)
+    assert tensors[0].cpu().equal(torch.sub(one.float(), other.float(), alpha=5.0).bfloat16())
+
+
+def test_statistics_of_a_batch_norm_in_evaluation_have_a_value_for_each_channel():
+    image, channel = torch.randn(3, 2, 4, device=NPU), torch.ones(2, device=NPU)
+    found = torch.native_batch_norm(image, channel, channel, channel, channel, False, 0.1, 1e-5)
+    assert [one.shape for one in found] == [(3, 2, 4), (2,), (2,)]
+
+
 def test_a_list_of_out_arguments():
     outs = [torch.zeros(2, device=NPU), torch.zeros(1, device=NPU)]
     torch.split_with_sizes_copy(torch.arange(3.0, device=NPU), [2, 1], out=outs)

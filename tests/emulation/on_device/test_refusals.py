@@ -47,9 +47,14 @@ def test_a_tensor_beyond_its_storage_is_named(left):
         tensor.add(1)
 
 
-def test_a_private_format_is_kept():
+def test_a_private_format_is_kept_where_it_is_allowed():
     matrix = torch.randn(16, 32, device=NPU)
-    cast = torch_npu.npu_format_cast(matrix, 29)
+    assert torch_npu.get_npu_format(torch_npu.npu_format_cast(matrix, 29)) == torch_npu.Format.ND
+    torch.npu.config.allow_internal_format = True
+    try:
+        cast = torch_npu.npu_format_cast(matrix, 29)
+    finally:
+        torch.npu.config.allow_internal_format = False
     assert torch_npu.get_npu_format(cast) == 29
     assert cast.cpu().equal(matrix.cpu())
     assert (cast @ cast.t()).shape == (16, 16)
