@@ -9,7 +9,7 @@ well. Loaded in ranks only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -340,7 +340,13 @@ def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor
 def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     report.operator("aten::clone")
     alias = as_shape(self) if full_size.is_on() and not values.hold(self) else as_cpu(self)
-    return as_npu(alias.clone(memory_format=memory_format or torch.preserve_format), self.device)
+    with _launch("aclnnInplaceCopy"):
+        return as_npu(alias.clone(memory_format=memory_format or torch.preserve_format), self.device)
+
+
+def _launch(kernel_name: str) -> AbstractContextManager[Any]:
+    """Record the kernel that torch_npu would launch, where a profiler records."""
+    return torch.autograd.profiler.record_function(kernel_name) if torch.autograd._profiler_enabled() else nullcontext()
 
 
 def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:

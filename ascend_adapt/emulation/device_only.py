@@ -68,15 +68,29 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the output and the statistics, [C] also in evaluation, where the CPU's are [0] and nobody reads them.
+    """Return the output and the statistics, float32 in training; in evaluation nobody reads them, but they are [C] too.
 
     Source: op-plugin@5045ad2 config/op_plugin_functions.yaml native_batch_norm.
     """
-    result, *saved = torch.native_batch_norm(
-        input, weight, bias, running_mean, running_var, training, momentum, eps
-    )
+    running = [None if one is None else at_least_float32(one) for one in (running_mean, running_var)]
+    given = [None if one is None else at_least_float32(one) for one in (input, weight, bias)]
+    result, *saved = torch.native_batch_norm(*given, *running, training, momentum, eps)
+    for one, updated in zip((running_mean, running_var), running, strict=True):
+        if one is not None and updated is not one:
+            one.copy_(updated)
     mean, deviation = saved if training else (input.new_zeros(input.shape[1]) for _ in saved)
-    return result, mean, deviation
+    return result.to(input.dtype), mean, deviation
+
+
+def batch_norm_backward(
+    grad_out: torch.Tensor, input: torch.Tensor, weight: torch.Tensor | None, *statistics_and_rest: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of input, weight and bias, summed in float32."""
+    statistics = [None if one is None else at_least_float32(one) for one in statistics_and_rest[:4]]
+    given = [None if one is None else at_least_float32(one) for one in (grad_out, input, weight)]
+    found = torch.ops.aten.native_batch_norm_backward(*given, *statistics, *statistics_and_rest[4:])
+    dtypes = (input.dtype, *[input.dtype if weight is None else weight.dtype] * 2)
+    return tuple(None if one is None else one.to(dtype) for one, dtype in zip(found, dtypes, strict=True))
 
 
 def in_dtype(operator: Kernel) -> Kernel:
@@ -148,6 +162,7 @@ KERNELS: dict[str, Kernel] = {
     "aten::_amp_foreach_non_finite_check_and_unscale_": non_finite_check_and_unscale,
     "aten::matmul_backward": matmul_backward,
     "aten::native_batch_norm": batch_norm,
+    "aten::native_batch_norm_backward": batch_norm_backward,
     **sync_batch_norm.ATEN,
     "aten::_foreach_sub.List": foreach_sub(torch.ops.aten._foreach_sub.List),
     "aten::_foreach_sub_.List": foreach_sub(torch.ops.aten._foreach_sub_.List),

@@ -22,9 +22,13 @@ _IN_FLOAT32 = frozenset(
         *("aten::grid_sampler_3d", "aten::grid_sampler_3d_backward"),
         *("aten::_conv_depthwise2d", "aten::slow_conv3d", "aten::slow_conv_dilated2d", "aten::slow_conv_dilated3d"),
         *("aten::_slow_conv2d_forward", "aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d"),
+        *("aten::nll_loss_forward", "aten::nll_loss_backward", "aten::nll_loss2d_forward", "aten::nll_loss2d_backward"),
+        *("aten::prod", "aten::prod.dim_int", "aten::prod.int_out", "aten::cumprod", "aten::cumprod.out"),
     )
 )
-"""Operators that sum many products: a device keeps the sum in float32, the CPU's kernels round it at every term."""
+"""Operators over many terms: a device keeps the result so far in float32, the CPU's kernels round it at every term."""
+_INTEGERS_IN_FLOAT32 = frozenset(("aten::hardsigmoid", "aten::hardsigmoid_", "aten::hardsigmoid.out"))
+"""A device takes int32 for these. Source: op-plugin@5045ad2 test/test_base_ops/test_hardsigmoid.py."""
 _BFLOAT16_IN_FLOAT32 = frozenset(f"aten::_foreach_{name}.List" for name in ("add", "add_", "sub", "sub_"))
 """A device computes ``self + alpha * other`` of bfloat16 as that of float32, and rounds it.
 
@@ -33,7 +37,7 @@ Source: op-plugin@5045ad2 test/test_base_ops/test_foreach_add_list.py and test_f
 
 
 def computed(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
-    """Return an operator that computes 16 bits in float32 where a device does, or the CPU has no other kernel."""
+    """Return an operator that computes in float32 where a device does, or the CPU has no kernel of 16 bits."""
     written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
     names = {one.name for one, is_written in zip(schema.arguments, written, strict=True) if is_written}
 
@@ -41,6 +45,8 @@ def computed(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
     widens = {torch.float16, torch.bfloat16} if full_name in _IN_FLOAT32 else set()
     if full_name in _BFLOAT16_IN_FLOAT32:
         widens.add(torch.bfloat16)
+    if full_name in _INTEGERS_IN_FLOAT32:
+        widens.add(torch.int32)
 
     def call(*args: Any, **named: Any) -> Any:
         narrow = _first_dtype(args, widens) if widens else None
@@ -58,7 +64,7 @@ def computed(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
             if isinstance(value, (list, tuple)):
                 return [widen(one) for one in value]
             if not isinstance(value, torch.Tensor) or value.dtype != narrow:
-                return value
+                return torch.float32 if value is narrow else value
             widened.append((value, value.float()))
             return widened[-1][1]
 

@@ -138,6 +138,33 @@ def test_16_bits_are_summed_in_float32():
         torch.testing.assert_close(found.float().cpu(), wanted, rtol=4 * 2.0**-11, atol=2.0**-10)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_losses_products_and_norms(dtype):
+    eps, channel = torch.finfo(dtype).eps, torch.rand(3)
+    scores, image = torch.randn(4000, 10).to(dtype), torch.rand(8, 3, 40, 40).to(dtype)
+    target, factors = torch.randint(0, 10, (4000,)), (1 + torch.rand(16, 8) / 2).to(dtype)
+
+    def computed(device, dtype):
+        given = [one.to(device, dtype).requires_grad_() for one in (scores, image)]
+        loss = functional.nll_loss(given[0], target.to(device))
+        normed = functional.batch_norm(given[1], None, None, channel.to(device), channel.to(device), training=True)
+        (loss + normed.square().sum()).backward()
+        return [loss, torch.prod(factors.to(device, dtype), 0, dtype=dtype), normed, given[0].grad]
+
+    for found, wanted in zip(computed(NPU, dtype), computed("cpu", torch.float32), strict=True):
+        torch.testing.assert_close(found.float().cpu(), wanted, rtol=eps, atol=eps)
+
+
+def test_hardsigmoid_takes_integers():
+    assert functional.hardsigmoid(torch.tensor([-9, 0, 9], dtype=torch.int32, device=NPU)).tolist() == [0, 0, 1]
+
+
+def test_a_profiler_records_the_copy_that_makes_a_tensor_contiguous():
+    with torch.autograd.profiler.profile(use_device="npu") as profile:
+        torch.ones(2, 3, device=NPU).t().contiguous()
+    assert "aclnnInplaceCopy" in {event.name for event in profile.function_events}
+
+
 def test_subtraction_of_lists_rounds_as_a_device_does():
     one, other = torch.randn(2, 1000).half()
     (found,) = torch._foreach_sub([one.to(NPU)], [other.to(NPU)], alpha=5.0)
