@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch_npu
 
 from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation, sixteen_bits
 from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
@@ -61,9 +62,18 @@ _MAY_MIX_DEVICES = frozenset(
 # torch_npu's autograd kernel for these launches directly instead of redispatching to the device kernel; none has a
 # gradient.
 _WITHOUT_REDISPATCH = ("aten::max.out", "aten::min.out", "aten::one_hot")
+# The same for operators that torch composes of others, which have gradients.
+_COMPOSED = (
+    *("aten::affine_grid_generator_backward", "aten::conv_tbc_backward", "aten::fill_diagonal_", "aten::nanmean.out"),
+    "aten::slogdet",
+)
 # They query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+# A kernel in Python gets the number of ``bits |= 2`` in place of a tensor, which torch.ops does not take for these.
+_TAKES_NO_NUMBER = frozenset(
+    ("bitwise_and", "bitwise_and_", "bitwise_or", "bitwise_or_", "bitwise_xor", "bitwise_xor_")
+)
 # They write any output that has as many elements as their result; torch's other operators resize it to their shape.
 _FILLS_ITS_OUTPUT = frozenset(("arange", "linspace", "logspace", "range"))
 # Their shape depends on values with a mask only, not with integers.
@@ -103,6 +113,8 @@ def install() -> list[str]:
     for full_name in _WITHOUT_REDISPATCH:
         run = kernel(find(full_name, "aten"), device_only.KERNELS.get(full_name))
         override(library, full_name.removeprefix("aten::"), graphs.recorded(run), "AutogradPrivateUse1")
+    for full_name in _COMPOSED:
+        override(library, full_name.removeprefix("aten::"), find(full_name, "aten").decompose, "AutogradPrivateUse1")
     return installed
 
 
@@ -137,6 +149,7 @@ def kernel(
     """
     count = report.operator if is_of_the_device else report.on_the_host
     name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
+    takes_no_number = _base_name(operator) in _TAKES_NO_NUMBER and not operator.name().endswith("Scalar")
     waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     needs_generator = on_cpu is None and any(
@@ -167,6 +180,8 @@ def kernel(
                 return result
         given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
         host_args = [call.to_host(value) for value in args]
+        if takes_no_number:
+            host_args = [torch.tensor(one) if isinstance(one, int) else one for one in host_args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
         # The CPU kernel resizes its output, which only torch_npu may do, so it gets an empty one.
         host_outs = {one: empty_on_cpu(value.dtype) for one, value in given.items()}
@@ -307,6 +322,10 @@ def _refusal(full_name: str) -> Callable[..., Any]:
 
 def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     report.operator("aten::copy_")
+    if self.device.type == "cpu" and source.device.type == "npu":
+        torch_npu.get_npu_format(
+            source
+        )  # which refuses a storage that torch_npu did not allocate, as its own copy does
     if self.device.type == "cpu" and not non_blocking:
         report.synchronisation("copy to the host", self.numel() * self.element_size())
     if self.dtype != source.dtype and source.device.type == "npu":

@@ -23,6 +23,11 @@ _IN_FLOAT32 = frozenset(
         *("aten::_conv_depthwise2d", "aten::slow_conv3d", "aten::slow_conv_dilated2d", "aten::slow_conv_dilated3d"),
         *("aten::_slow_conv2d_forward", "aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d"),
         *("aten::nll_loss_forward", "aten::nll_loss_backward", "aten::nll_loss2d_forward", "aten::nll_loss2d_backward"),
+        *(
+            "aten::binary_cross_entropy",
+            "aten::binary_cross_entropy_backward",
+            "aten::binary_cross_entropy_with_logits",
+        ),
         *("aten::prod", "aten::prod.dim_int", "aten::prod.int_out", "aten::cumprod", "aten::cumprod.out"),
     )
 )

@@ -155,6 +155,30 @@ def test_16_bit_losses_products_and_norms(dtype):
         torch.testing.assert_close(found.float().cpu(), wanted, rtol=eps, atol=eps)
 
 
+def test_bits_in_place_with_a_number():
+    bits = torch.tensor([1, 4], device=NPU)
+    bits |= 2
+    bits &= 6
+    bits ^= 1
+    assert bits.tolist() == [3, 7]
+
+
+def test_operators_that_torch_composes_have_gradients():
+    matrix = torch.randn(3, 3).requires_grad_()
+    found = []
+    for device in ("cpu", NPU):
+        moved = matrix.detach().to(device).requires_grad_()
+        torch.linalg.slogdet(moved)[1].backward()
+        slope = moved.grad.clone()
+        (moved * 2).fill_diagonal_(5.0).sum().backward()
+        grid = torch.ones(1, 2, 3, device=device).requires_grad_()
+        functional.affine_grid(grid, [1, 1, 4, 4], align_corners=False).square().sum().backward()
+        mean = torch.nanmean(moved.detach(), out=torch.empty((), device=device))
+        found.append([one.cpu() for one in (slope, moved.grad, grid.grad, mean)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one)
+
+
 def test_hardsigmoid_takes_integers():
     assert functional.hardsigmoid(torch.tensor([-9, 0, 9], dtype=torch.int32, device=NPU)).tolist() == [0, 0, 1]
 

@@ -60,5 +60,10 @@ def test_a_private_format_is_kept_where_it_is_allowed():
     assert (cast @ cast.t()).shape == (16, 16)
 
 
+def test_the_old_format_of_torch_save_cannot_hold_a_tensor_of_a_device(tmp_path):
+    with pytest.raises(RuntimeError, match="NPUStorageImpl"):
+        torch.save(torch.ones(3, device=NPU), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+
+
 def test_the_version_of_cann_is_that_of_the_emulated_one():
     assert {get_cann_version(part) for part in ("CANN", "RUNTIME", "HCCL", "OPP", "DRIVER")} == {"8.3.RC1"}
