@@ -131,6 +131,14 @@ def with_int32_target(operator: Kernel) -> Kernel:
     return loss
 
 
+def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Return a one-hot tensor of the dtype of the classes, which may be int32.
+
+    Source: op-plugin@5045ad2 test/test_base_ops/test_one_hot.py.
+    """
+    return torch.nn.functional.one_hot(_int64(self), num_classes).to(self.dtype)
+
+
 def _int64(value: Any) -> Any:
     return value.long() if isinstance(value, torch.Tensor) and value.dtype == torch.int32 else value
 
@@ -168,11 +176,12 @@ KERNELS: dict[str, Kernel] = {
     "aten::_foreach_sub_.List": foreach_sub(torch.ops.aten._foreach_sub_.List),
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,
+    "aten::one_hot": one_hot,
     "aten::histc": histc,
     "aten::histc.out": histc,
     **{
         f"aten::{name}": with_int32_target(getattr(torch.ops.aten, name).default)
-        for name in ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "one_hot")
+        for name in ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward")
     },
     "aten::mm.dtype": in_dtype(torch.mm),
     "aten::bmm.dtype": in_dtype(torch.bmm),

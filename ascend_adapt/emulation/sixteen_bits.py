@@ -47,7 +47,8 @@ def computed(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
     names = {one.name for one, is_written in zip(schema.arguments, written, strict=True) if is_written}
 
     full_name = f"{schema.name}.{schema.overload_name}".rstrip(".")
-    widens = {torch.float16, torch.bfloat16} if full_name in _IN_FLOAT32 else set()
+    sums = full_name in _IN_FLOAT32 or full_name.startswith("aten::upsample_")
+    widens = {torch.float16, torch.bfloat16} if sums else set()
     if full_name in _BFLOAT16_IN_FLOAT32:
         widens.add(torch.bfloat16)
     if full_name in _INTEGERS_IN_FLOAT32:

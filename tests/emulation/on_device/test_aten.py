@@ -148,8 +148,9 @@ def test_16_bit_losses_products_and_norms(dtype):
         given = [one.to(device, dtype).requires_grad_() for one in (scores, image)]
         loss = functional.nll_loss(given[0], target.to(device))
         normed = functional.batch_norm(given[1], None, None, channel.to(device), channel.to(device), training=True)
-        (loss + normed.square().sum()).backward()
-        return [loss, torch.prod(factors.to(device, dtype), 0, dtype=dtype), normed, given[0].grad]
+        wider = functional.interpolate(given[1], scale_factor=2, mode="bilinear")
+        (loss + normed.square().sum() + wider.sum()).backward()
+        return [loss, wider, torch.prod(factors.to(device, dtype), 0, dtype=dtype), normed, given[0].grad]
 
     for found, wanted in zip(computed(NPU, dtype), computed("cpu", torch.float32), strict=True):
         torch.testing.assert_close(found.float().cpu(), wanted, rtol=eps, atol=eps)
@@ -203,6 +204,23 @@ def test_statistics_of_a_batch_norm_in_evaluation_have_a_value_for_each_channel(
     image, channel = torch.randn(3, 2, 4, device=NPU), torch.ones(2, device=NPU)
     found = torch.native_batch_norm(image, channel, channel, channel, channel, False, 0.1, 1e-5)
     assert [one.shape for one in found] == [(3, 2, 4), (2,), (2,)]
+
+
+def test_replays_of_a_graph_draw_the_numbers_that_eager_code_would():
+    def drawn():
+        return torch.rand(8, device=NPU)
+
+    torch.npu.manual_seed(1)
+    eager = [drawn().tolist() for _ in range(2)]
+    torch.npu.manual_seed(1)
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        result = drawn()
+    replayed = []
+    for _ in range(2):
+        graph.replay()
+        replayed.append(result.tolist())
+    assert replayed == eager
 
 
 def test_a_list_of_out_arguments():
