@@ -27,7 +27,7 @@ import torch
 
 SEED = 1234
 COLLECTION_SECONDS = 120
-IDLE_FACTOR = 15
+IDLE_FACTOR = 8
 """A test that waits, or a busy machine: it may take this many times its processor time."""
 _FILE = "(file)"
 
