@@ -71,7 +71,7 @@ _COMPOSED = (
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # A kernel in Python gets the number of ``bits |= 2`` in place of a tensor, which torch.ops does not take for these.
-_TAKES_NO_NUMBER = frozenset(
+_TAKES_TENSORS_ONLY = frozenset(
     ("bitwise_and", "bitwise_and_", "bitwise_or", "bitwise_or_", "bitwise_xor", "bitwise_xor_")
 )
 # They write any output that has as many elements as their result; torch's other operators resize it to their shape.
@@ -149,7 +149,7 @@ def kernel(
     """
     count = report.operator if is_of_the_device else report.on_the_host
     name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
-    takes_no_number = _base_name(operator) in _TAKES_NO_NUMBER and not operator.name().endswith("Scalar")
+    takes_tensors_only = _base_name(operator) in _TAKES_TENSORS_ONLY and not operator.name().endswith("Scalar")
     waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     needs_generator = on_cpu is None and any(
@@ -180,7 +180,7 @@ def kernel(
                 return result
         given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
         host_args = [call.to_host(value) for value in args]
-        if takes_no_number:
+        if takes_tensors_only:
             host_args = [torch.tensor(one) if isinstance(one, int) else one for one in host_args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
         # The CPU kernel resizes its output, which only torch_npu may do, so it gets an empty one.
