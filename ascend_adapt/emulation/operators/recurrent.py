@@ -1,4 +1,4 @@
-"""npu_lstm, npu_lstm_data, npu_lstm_cell and npu_gru: one layer in one direction over all time steps, and their gradients.
+"""npu_lstm, npu_lstm_data, npu_lstm_cell and npu_gru: one layer in one direction over all steps, with their gradients.
 
 torch_npu's own code of nn.LSTM and nn.GRU calls them once for each layer and direction. Sources of the arithmetic:
 op-plugin@517f2e7 op_plugin/ops/aclops/LstmKernelNpu.cpp, LstmCellKernelNpu.cpp and GruKernelNpu.cpp. Shapes: T time
