@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch_npu
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation, sixteen_bits
 from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
@@ -111,8 +112,9 @@ def install() -> list[str]:
             run = _refusal(full_name)
         override(library, full_name.removeprefix("aten::"), graphs.recorded(run), "PrivateUse1")
     for full_name in _WITHOUT_REDISPATCH:
-        run = kernel(find(full_name, "aten"), device_only.KERNELS.get(full_name))
-        override(library, full_name.removeprefix("aten::"), graphs.recorded(run), "AutogradPrivateUse1")
+        operator = find(full_name, "aten")
+        run = _composed_if_fake(operator, graphs.recorded(kernel(operator, device_only.KERNELS.get(full_name))))
+        override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
     for full_name in _COMPOSED:
         override(library, full_name.removeprefix("aten::"), find(full_name, "aten").decompose, "AutogradPrivateUse1")
     return installed
@@ -216,6 +218,15 @@ def kernel(
         return call.to_device(result, device)
 
     return run
+
+
+def _composed_if_fake(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that, where torch.compile traces with tensors without memory, is torch's own composition."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (operator.decompose if isinstance(args[0], FakeTensor) else run)(*args, **kwargs)
+
+    return call
 
 
 def _check_dtypes(operator: str, tensors: Any) -> None:
