@@ -91,7 +91,7 @@ def lstm_of_packed_sequences(
     """
     limits.DROPOUT.require(not (train and dropout and num_layers > 1), f"dropout is {dropout} in {num_layers} layers")
     _require_fit(input, weight, bias, h, c)
-    found = _lstm_of_packed(*map(wide, (input, weight, bias, h, c)), batch_sizes, direction)
+    found = _lstm_of_packed(batch_sizes, direction, *map(wide, (input, weight, bias, h, c)))
     return tuple(one.to(input.dtype) for one in found)
 
 
@@ -119,7 +119,7 @@ def lstm_of_packed_sequences_backward(
     """Return the gradients of input, weight, bias, h and c; of ``gradh`` and ``gradc`` only the last step counts."""
     given = [wide(one).requires_grad_() for one in (input, weight, bias, init_h, init_c)]
     with torch.enable_grad():
-        outputs, states, cells, *_ = _lstm_of_packed(*given, batch_sizes, flag_direction)
+        outputs, states, cells, *_ = _lstm_of_packed(batch_sizes, flag_direction, *given)
         of_outputs = torch.zeros_like(outputs) if grady_opt is None else wide(grady_opt)
         slopes = (of_outputs, _last(gradh_opt, h), _last(gradc_opt, c))
         found = torch.autograd.grad((outputs, states[-1], cells[-1]), given, slopes)
@@ -268,13 +268,13 @@ def _lstm(
 
 
 def _lstm_of_packed(
+    batch_sizes: torch.Tensor,
+    backwards: bool,
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor,
     h: torch.Tensor,
     c: torch.Tensor,
-    batch_sizes: torch.Tensor,
-    backwards: bool,
 ) -> tuple[torch.Tensor, ...]:
     hidden, cell, steps = h[0], c[0], []
     present = torch.arange(input.shape[1])[:, None] < batch_sizes[:, None, None]
