@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch_npu
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation, sixteen_bits
 from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
@@ -224,7 +225,7 @@ def _composed_if_fake(operator: Any, run: Callable[..., Any]) -> Callable[..., A
     """Return a kernel that, where torch.compile traces with tensors without memory, is torch's own composition."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (operator.decompose if isinstance(args[0], FakeTensor) else run)(*args, **kwargs)
+        return (operator.decompose if isinstance(args[0], (FakeTensor, FunctionalTensor)) else run)(*args, **kwargs)
 
     return call
 
