@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
 from upstream_job import Ended, Place
@@ -12,7 +14,10 @@ from upstream_job import Ended, Place
 
 @dataclass(frozen=True)
 class Record:
-    """One run: ``without`` are the patches that it was reported to leave out, ``reported`` its last words."""
+    """One run: ``without`` are the patches that it was reported to leave out, ``reported`` its last words.
+
+    ``commit`` is this project's.
+    """
 
     job: str
     device: str
@@ -26,6 +31,7 @@ class Record:
     states: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     reported: str = ""
+    commit: str = ""
 
     @classmethod
     def of(
@@ -34,12 +40,19 @@ class Record:
         """Return the record of a run that has just ended."""
         where = (job, place.device, place.dtype, tuple(without), adapted, round(seconds, 1))
         seen = (ended.code, ended.losses, tuple(ended.applied), dict(ended.states), tuple(ended.problems))
-        return cls(*where, *seen, ended.last_words)
+        return cls(*where, *seen, ended.last_words, _commit())
 
     @property
     def line(self) -> str:
         """It as one line of JSON."""
         return json.dumps(asdict(self)) + "\n"
+
+
+@cache
+def _commit() -> str:
+    """This project's commit, with "+" if tracked files are edited; "" outside a repository."""
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=8", "--dirty=+"]
+    return subprocess.run([*words, "--exclude=*"], capture_output=True, text=True).stdout.strip()
 
 
 def append(path: Path, record: Record) -> None:
