@@ -48,8 +48,10 @@ class OnNpu:
                 from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 the import has the effect
         finally:
             sys.meta_path.remove(hidden)
+        from . import _sparse_products
         from ._torch_on_npu import torch_on_npu
 
+        _sparse_products.install()
         _disable_profiler_marks(torch)
         torch.load = _load_of_gpus(torch.load)
         # DataParallel imported it before the transfer replaced it, and would refuse parameters on "npu:0".
