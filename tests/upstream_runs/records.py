@@ -16,7 +16,7 @@ from upstream_job import Ended, Place
 class Record:
     """One run: ``without`` are the patches that it was reported to leave out, ``reported`` its last words.
 
-    ``commit`` is this project's.
+    ``commit`` is the one that last changed this project's code.
     """
 
     job: str
@@ -50,9 +50,11 @@ class Record:
 
 @cache
 def _commit() -> str:
-    """This project's commit, with "+" if tracked files are edited; "" outside a repository."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=8", "--dirty=+"]
-    return subprocess.run([*words, "--exclude=*"], capture_output=True, text=True).stdout.strip()
+    """The commit that last changed this project's code, with "+" if it is edited since; "" outside a repository."""
+    git, code = ["git", "-C", str(Path(__file__).parents[2])], ["--", "ascend_adapt", "plugins"]
+    last = subprocess.run([*git, "log", "-1", "--format=%h", "--abbrev=8", *code], capture_output=True, text=True)
+    edited = subprocess.run([*git, "status", "--porcelain", *code], capture_output=True, text=True)
+    return last.stdout.strip() + ("+" if edited.stdout else "")
 
 
 def append(path: Path, record: Record) -> None:
