@@ -12,7 +12,7 @@ import torch.cuda.nccl
 
 from . import _graphs
 from ._tensor_type import set_on_npu
-from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES
+from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES, VERSION
 from .compilation import run_eagerly
 from .profiling import NoAverages, no_marks, returning
 
@@ -59,6 +59,7 @@ def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
         ),
         (torch.cuda.amp, {"GradScaler": _GradScalerOfCuda}),
         (torch.cuda.nccl, NCCL),
+        (torch.version, VERSION),
         (torch.cuda.random, {}),
         (torch.cuda.memory, {}),
     ]

@@ -78,7 +78,7 @@ def compute_capability_gates():
     assert (8, 0) <= (major, minor) < (9, 0) and torch.cuda.get_device_capability("cuda:0")[0] == 8
     assert torch.cuda.get_device_capability(torch.device("cuda"))[0] >= 7
     assert isinstance(torch.cuda.get_arch_list(), list)
-    assert torch.version.cuda is None or isinstance(torch.version.cuda, str)
+    assert int(torch.version.cuda.split(".")[0]) >= 11 and torch.version.hip is None
 
 
 @question

@@ -66,6 +66,8 @@ def enwik8(place: Place, code: Path) -> None:
 
 def boxes(place: Place, code: Path) -> None:
     """Write pictures with one box each as YOLO reads them, and the weights' place left empty."""
+    import yaml
+
     draw = np.random.default_rng(local_data.RANDOM)
     local_data.write_pictures(code / "boxes", splits=("images",), each=4, size=64)
     for path in sorted((code / "boxes" / "images").rglob("*.jpg")):
@@ -75,7 +77,7 @@ def boxes(place: Place, code: Path) -> None:
             f"{int(path.parent.name == 'dog')} {' '.join(f'{one:.3f}' for one in draw.uniform(0.3, 0.6, 4))}\n"
         )
     data = {"path": str(code / "boxes"), "train": "images", "val": "images", "names": {0: "cat", 1: "dog"}}
-    (code / "boxes.yaml").write_text(json.dumps(data))
+    (code / "boxes.yaml").write_text(yaml.safe_dump(data))
 
 
 def countdown(place: Place, code: Path) -> None:
@@ -225,7 +227,7 @@ JOBS: tuple[UpstreamJob, ...] = (
     ),
     program(
         "pytorch-mnist_forward_forward",
-        words_of("main.py --epochs 3 --train_size 64 --test_size 32 --log_interval 1"),
+        words_of("main.py --epochs 3 --train_size 64 --test_size 32 --log-interval 1"),
         code_base="pytorch-examples",
         parts=["mnist_forward_forward"],
         inside="mnist_forward_forward",
