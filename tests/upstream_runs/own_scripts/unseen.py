@@ -65,8 +65,13 @@ def enwik8(place: Place, code: Path) -> None:
 
 
 def boxes(place: Place, code: Path) -> None:
-    """Write pictures with one box each as YOLO reads them, and the weights' place left empty."""
+    """Write pictures with one box each as YOLO reads them, and a font, which it would download."""
+    import matplotlib
     import yaml
+
+    (place.shared / "yolo").mkdir(exist_ok=True)
+    fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    shutil.copy(fonts / "DejaVuSans.ttf", place.shared / "yolo" / "Arial.ttf")
 
     draw = np.random.default_rng(local_data.RANDOM)
     local_data.write_pictures(code / "boxes", splits=("images",), each=4, size=64)
@@ -211,7 +216,12 @@ JOBS: tuple[UpstreamJob, ...] = (
         ),
         code_base="yolov5",
         prepare=boxes,
-        variables={"YOLO_OFFLINE": "true", "YOLO_CONFIG_DIR": "{shared}/yolo", "YOLO_AUTOINSTALL": "false"},
+        variables={
+            "YOLO_OFFLINE": "true",
+            "YOLO_CONFIG_DIR": "{shared}/yolo",
+            "YOLOV5_CONFIG_DIR": "{shared}/yolo",
+            "YOLO_AUTOINSTALL": "false",
+        },
         loss=r"\d/1 +\S+G +([0-9.]+)",
         **DRAWN,
     ),
