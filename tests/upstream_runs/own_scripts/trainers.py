@@ -430,7 +430,7 @@ LIGHTNING_EXAMPLES = (
     program(
         "lightning-autoencoder",
         words_of(
-            "autoencoder.py fit --trainer.max_epochs=1 --trainer.limit_train_batches=3 "
+            "autoencoder.py --trainer.max_epochs=1 --trainer.limit_train_batches=3 "
             "--trainer.limit_val_batches=1 --trainer.limit_test_batches=1 --data.batch_size=8"
         ),
         parts=["examples/pytorch/basics"],
