@@ -25,7 +25,7 @@ def reduce_scatter(mine: torch.Tensor, whole: torch.Tensor, group: Any, *, async
 
 
 def _named(name: str, before: str) -> Any:
-    """Return a collective by the name of torch 2.13, which deprecates the earlier name, or by the earlier one.
+    """Return a collective by its name in torch 2.13, which deprecates the earlier one, or else by the earlier one.
 
     Looked up at each call: torch_npu and profilers replace it after this module is imported.
     """

@@ -1,8 +1,9 @@
 """Tensor parallelism: linear layers and embeddings with sharded weights, and their collectives.
 
 In a block the first linear layer is column-parallel and the second row-parallel (Megatron-LM, arXiv 1909.08053).
-Between them is the tensor-parallel region, where a rank computes its own heads or channels; ``enter`` and ``leave`` are
-its borders. With sequence parallelism (arXiv 2205.05198) activations outside it are sharded along the sequence.
+Between them is the tensor-parallel region, where a rank computes its own heads or channels; ``enter`` and
+``leave`` are its boundaries. With sequence parallelism (arXiv 2205.05198) activations outside it are sharded along the
+sequence.
 
 DTensor is not used for this axis: parameters of different meshes cannot be clipped or stepped together, and its
 operators on an NPU differ from release to release.

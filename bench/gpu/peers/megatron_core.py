@@ -1,8 +1,8 @@
 """Unmodified Megatron-core (0.19.2): local layer spec, its DDP and its mixed-precision optimizer, without and with
 ``ascend_adapt.enable()``.
 
-Weights are bf16 with fp32 master weights, gradients are reduced in fp32, the head is tied. The mask is the one that its
-data loader makes. On a CPU, to try this file, it runs only with ``enable()``: upstream asks CUDA for its device.
+Weights are bf16 with fp32 master weights, gradients are reduced in fp32, the head is tied. The mask is that
+of its data loader. On a CPU, to try this file, it runs only with ``enable()``: upstream gets its device from CUDA.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.gpu.peers import loop
 
 
 def plain(config: Any, clock: Clock) -> None:
-    """As upstream's training loop runs it."""
+    """As in upstream's training loop."""
     import torch
 
     loop.one_rank(clock.on_gpu)
