@@ -285,8 +285,8 @@ class _Call:
                 report.missing(self._name)
                 kind = "quantized" if value.is_quantized else str(value.layout).removeprefix("torch.")
                 raise OperatorMissing(
-                    f"{self._name}: its result is {kind}, expected a dense or sparse_coo tensor, the only kinds that the "
-                    "emulated NPU supports — use a variant of the model without it for the rehearsal"
+                    f"{self._name}: its result is {kind}, expected a dense or sparse_coo tensor, the only kinds that "
+                    "the emulated NPU supports — use a variant of the model without it for the rehearsal"
                 )
             return known[1] if known is not None else as_npu(value, device, operator=self._name)
         if isinstance(value, (list, tuple)):

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from . import programs
-from .callers import CUDA
+from .callers import CUDA, Callers
 from .views import View
 
 _view: View | None = None
@@ -51,12 +50,11 @@ class _TensorType:
         return other | torch.Tensor
 
 
-def set_on_npu(is_on_npu: bool) -> None:
+def set_on_npu(callers: Callers, is_on_npu: bool) -> None:
     """Have torch.Tensor, as CUDA code sees it, make tensors on the NPU, or on the host again."""
     global _view
-    current = programs.current()
-    if is_on_npu and _view is None and current is not None:
-        _view = View(torch, current.callers, {CUDA: {"Tensor": _TensorType()}})
+    if is_on_npu and _view is None:
+        _view = View(torch, callers, {CUDA: {"Tensor": _TensorType()}})
     elif not is_on_npu and _view is not None:
         _view.undo()
         _view = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,12 +13,13 @@ import torch.cuda.nccl
 
 from . import _graphs
 from ._tensor_type import set_on_npu
+from .callers import Callers
 from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES, VERSION
 from .compilation import run_eagerly
 from .profiling import NoAverages, no_marks, returning
 
 
-def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
+def torch_on_npu(callers: Callers) -> list[tuple[ModuleType, dict[str, Any]]]:
     """Return the modules of torch with the names that differ for CUDA code after the transfer."""
     scaler, profile = {"GradScaler": _GradScaler}, _profile()
     # A real NPU captures graphs itself.
@@ -28,7 +30,7 @@ def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
             torch,
             {
                 "compile": run_eagerly(torch.compile),
-                "set_default_tensor_type": _set_default_tensor_type,
+                "set_default_tensor_type": _set_default_tensor_type(callers),
                 # It changes where elements lie, not what is computed, and NPUs accept only torch's own order.
                 "channels_last": torch.contiguous_format,
                 "channels_last_3d": torch.contiguous_format,
@@ -77,14 +79,17 @@ def _backend(group: Any = None) -> Any:
     return torch.distributed.Backend.NCCL if backend == "hccl" else backend
 
 
-@functools.wraps(torch.set_default_tensor_type)
-def _set_default_tensor_type(t: Any) -> None:
-    """Set the default dtype, and the NPU or the host as the default device: torch has no such type for an NPU."""
-    name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
-    torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
-    is_on_npu = name.startswith(("torch.cuda.", "torch.npu."))
-    torch.set_default_device("npu" if is_on_npu else None)
-    set_on_npu(is_on_npu)
+def _set_default_tensor_type(callers: Callers) -> Callable[[Any], None]:
+    @functools.wraps(torch.set_default_tensor_type)
+    def set_default_tensor_type(t: Any) -> None:
+        """Set the default dtype, and the NPU or the host as the default device: torch has no such type for an NPU."""
+        name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
+        torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
+        is_on_npu = name.startswith(("torch.cuda.", "torch.npu."))
+        torch.set_default_device("npu" if is_on_npu else None)
+        set_on_npu(callers, is_on_npu)
+
+    return set_default_tensor_type
 
 
 def _profile() -> Any:

@@ -66,7 +66,7 @@ class OnNpu:
         ]
         # A program that imports transfer_to_npu itself wants torch.cuda to be the NPU for all code.
         honest = {} if is_asked_for else before
-        for module, corrected in torch_on_npu():
+        for module, corrected in torch_on_npu(callers):
             place = module.__name__.removeprefix("torch").removeprefix(".")
             differences, eager = _differences(module, honest.get(place, {})), _eager(corrected)
             View(module, callers, {CUDA: corrected, AWARE: {**differences, **eager}, TORCH: eager})
