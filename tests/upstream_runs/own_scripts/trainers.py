@@ -436,7 +436,7 @@ LIGHTNING_EXAMPLES = (
         parts=["examples/pytorch/basics"],
         inside="examples/pytorch/basics",
         prepare=lambda place, code: [
-            local_data.write_mnist(code / "examples" / folder, 70) for folder in ("Datasets", "pytorch/basics/data")
+            local_data.write_mnist(code / "examples" / folder, 60000) for folder in ("Datasets", "pytorch/basics/data")
         ],
         loss=r"train_loss[^0-9]*([0-9.]+)",
         **LIGHTNING,
