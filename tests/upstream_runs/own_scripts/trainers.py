@@ -438,7 +438,7 @@ LIGHTNING_EXAMPLES = (
         prepare=lambda place, code: [
             local_data.write_mnist(code / "examples" / folder, 60000) for folder in ("Datasets", "pytorch/basics/data")
         ],
-        loss=r"train_loss[^0-9]*([0-9.]+)",
+        loss=r"test_loss[^0-9]*([0-9.]+)",
         **LIGHTNING,
         **DRAWN,
     ),
