@@ -32,6 +32,8 @@ _OF_TORCH_NPU = frozenset(
         "_has_compatible_shallow_copy_type",
         "_pin_memory",
         "_to_copy",
+        "_to_sparse",
+        "convolution",
         "empty",
         "empty_like",
         "empty_strided",
@@ -80,6 +82,7 @@ _TAKES_TENSORS_ONLY = frozenset(
 _FILLS_ITS_OUTPUT = frozenset(("arange", "linspace", "logspace", "range"))
 # Their shape depends on values with a mask only, not with integers.
 _BY_INDEX = frozenset(("aten::index.Tensor", "aten::_unsafe_index.Tensor"))
+_sparse = torch.ops.aten._sparse_coo_tensor_unsafe
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
 _libraries: list[Any] = []
@@ -118,6 +121,7 @@ def install() -> list[str]:
         override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
     for full_name in _COMPOSED:
         override(library, full_name.removeprefix("aten::"), find(full_name, "aten").decompose, "AutogradPrivateUse1")
+    override(library, "_coalesce", _coalesce, "SparsePrivateUse1")
     return installed
 
 
@@ -303,12 +307,15 @@ class _Call:
         """Return a result on the device: aliases become their npu tensors, new tensors are copied there."""
         if isinstance(value, torch.Tensor):
             known = self._tensors.get(id(value))
+            if known is None and value.layout == torch.sparse_coo:
+                parts = (as_npu(part, device, operator=self._name) for part in (value._indices(), value._values()))
+                return _sparse(*parts, value.size(), is_coalesced=value.is_coalesced())
             if known is None and (value.layout != torch.strided or value.is_quantized):
                 report.missing(self._name)
                 kind = "quantized" if value.is_quantized else str(value.layout).removeprefix("torch.")
                 raise OperatorMissing(
-                    f"{self._name}: its result is {kind}, expected a dense tensor, the only kind that the "
-                    "emulated NPU supports — use a variant of the model without it for the rehearsal"
+                    f"{self._name}: its result is {kind}, expected a dense or sparse_coo tensor, the only kinds that "
+                    "the emulated NPU supports — use a variant of the model without it for the rehearsal"
                 )
             return known[1] if known is not None else as_npu(value, device, operator=self._name)
         if isinstance(value, (list, tuple)):
@@ -361,6 +368,14 @@ def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_firs
     by_time = input.transpose(0, 1) if batch_first else input
     sizes = torch.ops.aten._pack_padded_sequence(torch.empty(by_time.shape[:2], device="cpu"), lengths, False)[1]
     return by_time[: len(sizes)].contiguous().flatten(0, 1), sizes
+
+
+def _coalesce(self: torch.Tensor) -> torch.Tensor:
+    """Return a sparse tensor with each index once. Source: op-plugin@517f2e7 sparse/SparseCoalesceKernelOpApi.cpp."""
+    report.operator("aten::_coalesce")
+    report.synchronisation("aten::_coalesce")
+    parts = (as_cpu(self._indices()), as_cpu(self._values()))
+    return _Call("aten::_coalesce", False, False).to_device(_sparse(*parts, self.size()).coalesce(), self.device)
 
 
 def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch.cuda.nccl
 from ..deepspeed_runtime.accelerators import HostEvent, HostStream
 from . import _graphs, profiling
 from ._loading_and_autocast import AMP, AMP_OF_CUDA, TORCH, Generator
-from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES
+from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES, VERSION
 from .compilation import run_eagerly
 from .profiling import returning
 
@@ -32,6 +32,7 @@ def torch_on_cpu() -> list[tuple[ModuleType, dict[str, Any]]]:
         (torch.cuda, cuda),
         (torch.cuda.amp, AMP_OF_CUDA),
         (torch.cuda.nccl, NCCL),
+        (torch.version, VERSION),
         (torch.cuda.random, random),
         (torch.cuda.memory, {**memory, **profiling.NO_HISTORY}),
         (torch.cuda.graphs, _graphs.REPLAYED),

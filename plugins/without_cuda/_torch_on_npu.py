@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -11,25 +12,37 @@ import torch
 import torch.cuda.nccl
 
 from . import _graphs
-from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES
+from ._tensor_type import set_on_npu
+from .callers import Callers
+from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES, VERSION
 from .compilation import run_eagerly
 from .profiling import NoAverages, no_marks, returning
 
 
-def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
+def torch_on_npu(callers: Callers) -> list[tuple[ModuleType, dict[str, Any]]]:
     """Return the modules of torch with the names that differ for CUDA code after the transfer."""
-    scaler = {"GradScaler": _GradScaler}
+    scaler, profile = {"GradScaler": _GradScaler}, _profile()
     # A real NPU captures graphs itself.
     names = _graphs.REPLAYED if "ASCEND_ADAPT_EMULATED" in os.environ else ("make_graphed_callables",)
     graphs = {name: _graphs.REPLAYED[name] for name in names}
     return [
-        (torch, {"compile": run_eagerly(torch.compile), "set_default_tensor_type": _set_default_tensor_type, **scaler}),
+        (
+            torch,
+            {
+                "compile": run_eagerly(torch.compile),
+                "set_default_tensor_type": _set_default_tensor_type(callers),
+                # It changes where elements lie, not what is computed, and NPUs accept only torch's own order.
+                "channels_last": torch.contiguous_format,
+                "channels_last_3d": torch.contiguous_format,
+                **scaler,
+            },
+        ),
         (torch.amp, scaler),
         # Programs for any accelerator compare its type with "cuda".
         (torch.accelerator, {"current_accelerator": lambda check_available=False: torch.device("cuda")}),
         (torch.distributed, {"get_default_backend_for_device": _default_backend, "get_backend": _backend}),
-        (torch.autograd.profiler, {"emit_nvtx": no_marks}),
-        (torch.profiler, {"profile": _profile()}),
+        (torch.autograd.profiler, {"emit_nvtx": no_marks, "profile": _old_profile(profile)}),
+        (torch.profiler, {"profile": profile}),
         (torch.backends.cudnn, CUDNN),
         (torch.backends.cuda, {"is_built": returning(True)}),
         (
@@ -48,6 +61,7 @@ def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
         ),
         (torch.cuda.amp, {"GradScaler": _GradScalerOfCuda}),
         (torch.cuda.nccl, NCCL),
+        (torch.version, VERSION),
         (torch.cuda.random, {}),
         (torch.cuda.memory, {}),
     ]
@@ -65,12 +79,17 @@ def _backend(group: Any = None) -> Any:
     return torch.distributed.Backend.NCCL if backend == "hccl" else backend
 
 
-@functools.wraps(torch.set_default_tensor_type)
-def _set_default_tensor_type(t: Any) -> None:
-    """Set the default dtype, and the NPU or the host as the default device: torch has no such type for an NPU."""
-    name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
-    torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
-    torch.set_default_device("npu" if name.startswith(("torch.cuda.", "torch.npu.")) else None)
+def _set_default_tensor_type(callers: Callers) -> Callable[[Any], None]:
+    @functools.wraps(torch.set_default_tensor_type)
+    def set_default_tensor_type(t: Any) -> None:
+        """Set the default dtype, and the NPU or the host as the default device: torch has no such type for an NPU."""
+        name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
+        torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
+        is_on_npu = name.startswith(("torch.cuda.", "torch.npu."))
+        torch.set_default_device("npu" if is_on_npu else None)
+        set_on_npu(callers, is_on_npu)
+
+    return set_default_tensor_type
 
 
 def _profile() -> Any:
@@ -85,6 +104,24 @@ def _profile() -> Any:
             return NoAverages()
 
         events = key_averages
+
+    return Profile
+
+
+def _old_profile(profile: Any) -> Any:
+    """Return torch.autograd.profiler.profile: its ``use_cuda``, ``use_device`` and others choose what is recorded."""
+
+    class Profile(profile):  # type: ignore[misc]
+        def __init__(self, enabled: bool = True, *, record_shapes: bool = False, **options: Any) -> None:
+            super().__init__(record_shapes=record_shapes)
+            self._enabled = enabled
+
+        def __enter__(self) -> Any:
+            return super().__enter__() if self._enabled else self
+
+        def __exit__(self, *error: Any) -> None:
+            if self._enabled:
+                super().__exit__(*error)
 
     return Profile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ascend_adapt import Symptom, wrap
+from ascend_adapt import Call, Symptom, wrap
 
 
 @wrap(
@@ -43,3 +43,15 @@ def synchronized_batch_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], 
     if instance.affine:
         normed = normed * instance.weight.view(shape) + instance.bias.view(shape)
     return normed.to(x.dtype)
+
+
+@wrap(
+    "torch.nn.parallel.distributed:DistributedDataParallel._passing_sync_batchnorm_handle",
+    devices="cpu",
+    why="DistributedDataParallel refuses SyncBatchNorm in host memory, where it works with the patch above",
+    until="torch synchronizes batch norms over gloo",
+    without="crash",
+    symptom=Symptom('self.device_type == "cpu"'),
+)
+def synchronized_batch_norm_in_data_parallel(call: Call) -> None:
+    """Accept SyncBatchNorm."""

@@ -34,6 +34,8 @@ CUDNN: dict[str, Any] = {
     "version": returning(8900),
     "is_acceptable": returning(True),
 }
+# Programs split it to compare versions; it is None in a build of torch without CUDA.
+VERSION: dict[str, Any] = {"cuda": "12.4"}
 NCCL: dict[str, Any] = {"version": returning((2, 21, 5)), "is_available": returning(True)}
 # Values that NVIDIA's management library measures and no other device reports.
 MEASUREMENTS = dict.fromkeys(("device_memory_used", "temperature", "power_draw", "clock_rate"), returning(0))

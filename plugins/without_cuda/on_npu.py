@@ -48,8 +48,10 @@ class OnNpu:
                 from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 the import has the effect
         finally:
             sys.meta_path.remove(hidden)
+        from . import _sparse_products
         from ._torch_on_npu import torch_on_npu
 
+        _sparse_products.install()
         _disable_profiler_marks(torch)
         torch.load = _load_of_gpus(torch.load)
         # DataParallel imported it before the transfer replaced it, and would reject parameters on "npu:0".
@@ -64,7 +66,7 @@ class OnNpu:
         ]
         # A program that imports transfer_to_npu itself wants torch.cuda to be the NPU for all code.
         honest = {} if is_asked_for else before
-        for module, corrected in torch_on_npu():
+        for module, corrected in torch_on_npu(callers):
             place = module.__name__.removeprefix("torch").removeprefix(".")
             differences, eager = _differences(module, honest.get(place, {})), _eager(corrected)
             View(module, callers, {CUDA: corrected, AWARE: {**differences, **eager}, TORCH: eager})

@@ -107,6 +107,16 @@ CODE_BASES = (
     CodeBase("llama3", "https://github.com/meta-llama/llama3", "a0940f9c"),
     CodeBase("gpt-fast", "https://github.com/pytorch-labs/gpt-fast", "32971d31"),
     CodeBase("diffusers", "https://github.com/huggingface/diffusers", "58eb52c0"),
+    CodeBase("barlowtwins", "https://github.com/facebookresearch/barlowtwins", "8e8d284c"),
+    CodeBase("pyGAT", "https://github.com/Diego999/pyGAT", "3664f2dc"),
+    CodeBase("Autoformer", "https://github.com/thuml/Autoformer", "51c7d416"),
+    CodeBase("PatchTST", "https://github.com/yuqinie98/PatchTST", "204c21ef"),
+    CodeBase("mixture-of-experts", "https://github.com/davidmrau/mixture-of-experts", "f6629997"),
+    CodeBase("ng-video-lecture", "https://github.com/karpathy/ng-video-lecture", "52201428"),
+    CodeBase("GRPO-Zero", "https://github.com/policy-gradient/GRPO-Zero", "d41bb486"),
+    CodeBase("stargan", "https://github.com/yunjey/stargan", "94dd002e"),
+    CodeBase("transformer-xl", "https://github.com/kimiyoung/transformer-xl", "44781ed2"),
+    CodeBase("yolov5", "https://github.com/ultralytics/yolov5", "5081342f"),
 )
 
 

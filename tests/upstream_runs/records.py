@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
 from upstream_job import Ended, Place
@@ -12,7 +14,10 @@ from upstream_job import Ended, Place
 
 @dataclass(frozen=True)
 class Record:
-    """One run: ``without`` are the patches that it was reported to leave out, ``reported`` its last words."""
+    """One run: ``without`` are the patches that it was reported to leave out, ``reported`` its last words.
+
+    ``commit`` is the one that last changed this project's code.
+    """
 
     job: str
     device: str
@@ -26,6 +31,7 @@ class Record:
     states: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     reported: str = ""
+    commit: str = ""
 
     @classmethod
     def of(
@@ -34,12 +40,21 @@ class Record:
         """Return the record of a run that has just ended."""
         where = (job, place.device, place.dtype, tuple(without), adapted, round(seconds, 1))
         seen = (ended.code, ended.losses, tuple(ended.applied), dict(ended.states), tuple(ended.problems))
-        return cls(*where, *seen, ended.last_words)
+        return cls(*where, *seen, ended.last_words, _commit())
 
     @property
     def line(self) -> str:
         """It as one line of JSON."""
         return json.dumps(asdict(self)) + "\n"
+
+
+@cache
+def _commit() -> str:
+    """The commit that last changed this project's code, with "+" if it is edited since; "" outside a repository."""
+    git, code = ["git", "-C", str(Path(__file__).parents[2])], ["--", "ascend_adapt", "plugins"]
+    last = subprocess.run([*git, "log", "-1", "--format=%h", "--abbrev=8", *code], capture_output=True, text=True)
+    edited = subprocess.run([*git, "status", "--porcelain", *code], capture_output=True, text=True)
+    return last.stdout.strip() + ("+" if edited.stdout else "")
 
 
 def append(path: Path, record: Record) -> None:

@@ -78,7 +78,7 @@ def compute_capability_gates():
     assert (8, 0) <= (major, minor) < (9, 0) and torch.cuda.get_device_capability("cuda:0")[0] == 8
     assert torch.cuda.get_device_capability(torch.device("cuda"))[0] >= 7
     assert isinstance(torch.cuda.get_arch_list(), list)
-    assert torch.version.cuda is None or isinstance(torch.version.cuda, str)
+    assert int(torch.version.cuda.split(".")[0]) >= 11 and torch.version.hip is None
 
 
 @question
@@ -291,7 +291,8 @@ def distributed_data_parallel():
             nn.Linear(4, 2).cuda(), device_ids=devices, output_device=devices and devices[0]
         )
         model(torch.ones(1, 4, device="cuda")).sum().backward()
-    nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(4))
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))).cuda()
+    nn.parallel.DistributedDataParallel(model, device_ids=[0])(torch.ones(3, 4, device="cuda")).sum().backward()
 
 
 @question
@@ -349,6 +350,66 @@ def device_meshes():
 
 
 @question
+def products_of_sparse_matrices():
+    places = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 1]])
+    sparse = torch.sparse_coo_tensor(places, torch.tensor([1.0, 2, 3, 4]), (2, 2)).cuda().coalesce()
+    dense, x = sparse.to_dense(), torch.arange(6.0).reshape(2, 3).cuda().requires_grad_()
+    assert here(sparse) and dense.tolist() == [[0, 5], [2, 3]]
+    for product in (torch.spmm, torch.sparse.mm, torch.mm, torch.matmul):
+        out, expected = product(sparse, x), dense @ x
+        assert torch.equal(out, expected), product
+        gradients = (torch.autograd.grad(one.square().sum(), x)[0] for one in (out, expected))
+        assert torch.allclose(*gradients)
+    assert torch.allclose(x.t() @ sparse, x.t() @ dense)
+    assert torch.allclose(torch.addmm(x, sparse, x, beta=2, alpha=3), 2 * x + 3 * dense @ x)
+    assert torch.allclose(torch.bmm(torch.stack([dense, dense]).to_sparse(), torch.stack([x, x]))[1], dense @ x)
+    half = sparse.to(torch.bfloat16) @ x.to(torch.bfloat16)
+    assert half.dtype == torch.bfloat16 and torch.allclose(half.float(), dense @ x, rtol=1e-2)
+    assert torch.sparse.sum(sparse, dim=1).to_dense().tolist() == [5, 5]
+
+
+@question
+def sparse_gradients():
+    for kind in (nn.Embedding, nn.EmbeddingBag):
+        losses = []
+        for is_sparse in (False, True):
+            torch.manual_seed(0)
+            table = kind(5, 3, sparse=is_sparse).cuda()
+            optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss = table(torch.tensor([[1, 2, 1]], device="cuda")).square().sum()
+                loss.backward()
+                optimizer.step()
+            assert table.weight.grad.is_sparse == is_sparse
+            losses.append(loss.item())
+        assert abs(losses[0] - losses[1]) < 1e-5, (kind, losses)
+
+
+@question
+def channels_last():
+    model = nn.Conv2d(3, 4, 3).cuda().to(memory_format=torch.channels_last)
+    x = torch.rand(2, 3, 8, 8)
+    y = model(x.to("cuda", memory_format=torch.channels_last, non_blocking=True))
+    y.sum().backward()
+    assert torch.allclose(y.cpu(), nn.functional.conv2d(x, model.weight.cpu(), model.bias.cpu()), atol=1e-5)
+    y = torch.empty(2, 3, 4, 4, device="cuda", memory_format=torch.channels_last).contiguous(
+        memory_format=torch.channels_last
+    )
+    assert y.is_contiguous(memory_format=torch.channels_last)
+
+
+@question
+def traced_models():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2))
+    x = torch.rand(2, 3, 8, 8, device="cuda")
+    model.cuda().eval()
+    traced = torch.jit.trace(model, x)
+    assert torch.allclose(traced(2 * x), model(2 * x), atol=1e-5)
+    assert "aten::_convolution" in str(traced.inlined_graph)
+
+
+@question
 def random_states():
     torch.cuda.manual_seed(3), torch.cuda.manual_seed_all(3), torch.cuda.random.manual_seed(3)
     state, all_states = torch.cuda.get_rng_state(), torch.cuda.get_rng_state_all()
@@ -385,7 +446,7 @@ def recomputation_keeps_the_random_state():
 def the_old_profiler():
     with torch.autograd.profiler.profile(use_cuda=True) as profile:
         torch.ones(2, device="cuda").sum()
-    assert profile.key_averages()
+    assert isinstance(profile.key_averages().table(sort_by="self_cpu_time_total"), str)
 
 
 @question
@@ -563,10 +624,19 @@ def default_tensor_type():
             torch.set_default_tensor_type(torch.FloatTensor)
     torch.set_default_tensor_type(torch.cuda.HalfTensor)
     try:
-        assert torch.ones(2).dtype == torch.float16
+        x = torch.ones(2)
+        legacy = torch.Tensor(2, 3), torch.Tensor(torch.Size([2])), torch.Tensor([1, 2]), nn.Parameter(torch.Tensor(2))
+        assert here(x, *legacy) and {one.dtype for one in (x, *legacy)} == {torch.float16}
+        assert isinstance(x, torch.Tensor) and issubclass(nn.Parameter, torch.Tensor)
+        assert issubclass(type("Mine", (type(x),), {}), torch.Tensor) and (torch.Tensor | None) is not None
+
+        class Mine(torch.Tensor):
+            pass
+
+        assert issubclass(Mine, type(x)) and torch.Tensor.add is type(x).add
     finally:
         torch.set_default_tensor_type("torch.FloatTensor")
-    assert torch.ones(2).dtype == torch.float32
+    assert torch.ones(2).dtype == torch.float32 and torch.Tensor(2).device.type == "cpu"
 
 
 @question

@@ -1,5 +1,12 @@
 """Unmodified public training programs, as their users start them, with tiny data and models."""
 
-from own_scripts import from_scratch, hugging_face_examples, other_fields, packaged, trainers
+from own_scripts import from_scratch, hugging_face_examples, other_fields, packaged, trainers, unseen
 
-JOBS = (*from_scratch.JOBS, *hugging_face_examples.JOBS, *trainers.JOBS, *other_fields.JOBS, *packaged.JOBS)
+JOBS = (
+    *from_scratch.JOBS,
+    *hugging_face_examples.JOBS,
+    *trainers.JOBS,
+    *other_fields.JOBS,
+    *unseen.JOBS,
+    *packaged.JOBS,
+)

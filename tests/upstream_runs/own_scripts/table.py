@@ -18,8 +18,8 @@ from records import Record
 from upstream_job import UpstreamJob
 
 HEADER = (
-    "| program | command | CPU | emulated NPU | losses | adapted | without this project, on this CPU |",
-    "|---|---|---|---|---|---|---|",
+    "| program | command | CPU | emulated NPU | losses | adapted | without this project, on this CPU | measured at |",
+    "|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -41,8 +41,14 @@ def row(job: UpstreamJob, seen: dict[str, Record]) -> str:
         _losses(job, cpu, npu),
         patches,
         _plain(seen.get("plain")),
+        _measured_at(cpu, npu),
     )
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _measured_at(*devices: Record | None) -> str:
+    """Return this project's commit at each device's run, once if they are the same."""
+    return ", ".join(dict.fromkeys(f"`{one.commit}`" for one in devices if one is not None and one.commit))
 
 
 def _words(job: UpstreamJob) -> str:

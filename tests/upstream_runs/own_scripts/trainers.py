@@ -430,13 +430,15 @@ LIGHTNING_EXAMPLES = (
     program(
         "lightning-autoencoder",
         words_of(
-            "autoencoder.py fit --trainer.max_epochs=1 --trainer.limit_train_batches=3 "
+            "autoencoder.py --trainer.max_epochs=1 --trainer.limit_train_batches=3 "
             "--trainer.limit_val_batches=1 --trainer.limit_test_batches=1 --data.batch_size=8"
         ),
         parts=["examples/pytorch/basics"],
         inside="examples/pytorch/basics",
-        prepare=lambda place, code: local_data.write_mnist(code / "examples" / "Datasets", 70),
-        loss=r"train_loss[^0-9]*([0-9.]+)",
+        prepare=lambda place, code: [
+            local_data.write_mnist(code / "examples" / folder, 60000) for folder in ("Datasets", "pytorch/basics/data")
+        ],
+        loss=r"test_loss[^0-9]*([0-9.]+)",
         **LIGHTNING,
         **DRAWN,
     ),
