@@ -15,7 +15,7 @@ from bench.gpu.peers import hugging_face, loop
 
 def plain(config: Any, clock: Clock, *, compiled: bool = False) -> None:
     """As a user's script runs it; ``compiled``: the model under torch.compile."""
-    loop.one_rank(clock.on_gpu)
+    loop.start_ranks(clock.on_gpu)
     if not clock.on_gpu:
         os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
