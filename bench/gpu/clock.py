@@ -26,6 +26,9 @@ class Clock:
         """Warm-up, timed and profiled steps."""
         return self.warm_up + self.steps + PROFILED
 
+    def begin(self) -> None:
+        """The model is built, and the first step begins."""
+
     def tick(self, loss: float) -> None:
         """End a step; synchronises with the device."""
         import torch

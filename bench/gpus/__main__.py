@@ -1,7 +1,7 @@
 """``python -m bench.gpus``: layouts of the native trainer and their peers on several GPUs of one host, as a table.
 
-Every row (``rows.py``) runs in its own processes, one a GPU; one that fails is a row with its reason. Rows of one rank
-run at the same time, one on each GPU. ``--rows a,b`` chooses rows. Without it, rows that ``results.json`` has are not
+Every row (``rows.py``) runs in its own processes, one a GPU; one that fails is a row with its reason. A GPU trains one
+row at a time, while the next row starts; rows of one rank take turns on the GPUs. ``--rows a,b`` chooses rows. Without it, rows that ``results.json`` has are not
 run again, and none starts that would end after ``--minutes``. ``--tiny`` tries every row on CPU ranks.
 """
 
@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,10 +30,11 @@ SLACK = 3
 Results = dict[str, dict[str, Any]]
 
 
-def measured(name: str, row: Row, cards: Sequence[int]) -> dict[str, Any]:
+def measured(name: str, row: Row, cards: Sequence[int], gates: str, *, tiny: bool) -> dict[str, Any]:
     """Run a row on some GPUs, or tiny on the CPU; return its result, or why it failed."""
-    environ = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, cards))} if cards else {"ASCEND_ADAPT_DEVICE": "cpu"}
-    words = [sys.executable, "-m", "bench.gpus.job", *row.words, *([] if cards else ["--tiny"])]
+    environ = {"BENCH_ROW": name, "BENCH_GATES": gates, "BENCH_CARDS": ",".join(map(str, cards))}
+    environ |= {"ASCEND_ADAPT_DEVICE": "cpu"} if tiny else {"CUDA_VISIBLE_DEVICES": environ["BENCH_CARDS"]}
+    words = [sys.executable, "-m", "bench.gpus.job", *row.words, *(["--tiny"] if tiny else [])]
     limit, began = row.seconds * SLACK, time.monotonic()
     job = subprocess.Popen(
         words,
@@ -40,7 +42,7 @@ def measured(name: str, row: Row, cards: Sequence[int]) -> dict[str, Any]:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env={**os.environ, **environ, "BENCH_ROW": name},
+        env={**os.environ, **environ},
         start_new_session=True,
     )
     try:
@@ -55,16 +57,13 @@ def measured(name: str, row: Row, cards: Sequence[int]) -> dict[str, Any]:
     return {**json.loads(lines[-1]), "row_s": round(time.monotonic() - began)}
 
 
-def waves(names: Sequence[str], cards: int) -> Iterator[list[str]]:
-    """Yield the rows that run at the same time, in order: as many as there are GPUs for."""
-    wave: list[str] = []
+def placed(names: Sequence[str], cards: int) -> Iterator[tuple[str, list[int]]]:
+    """Yield the rows in order with their GPUs: rows of one rank take turns."""
+    turn = 0
     for name in names:
-        if wave and sum(ROWS[one].ranks for one in [*wave, name]) > cards:
-            yield wave
-            wave = []
-        wave.append(name)
-    if wave:
-        yield wave
+        ranks = ROWS[name].ranks
+        yield name, [turn % cards] if ranks == 1 else list(range(ranks))
+        turn = turn + 1 if ranks == 1 else 0
 
 
 def table(results: Results) -> Table:
@@ -132,25 +131,32 @@ def main() -> None:
         sys.exit(f"bench.gpus: {cards} GPUs, expected 2 or more — run it on such a host, or with --tiny here")
     options.into.mkdir(parents=True, exist_ok=True)
     saved = options.into / "results.json"
+    writing = threading.Lock()
     results: Results = json.loads(saved.read_text()) if saved.is_file() else {}
     wanted = options.rows or [name for name in ROWS if "tflops" not in results.get(name, {})]
 
-    def run(name: str, first: int) -> None:
-        row = ROWS[name]
-        if time.monotonic() - began + row.seconds > 60 * options.minutes and not options.tiny:
-            results[name] = {"failed": f"not run: {row.seconds} s would end after --minutes {options.minutes:g}"}
-        else:
-            results[name] = measured(name, row, [] if options.tiny else range(first, first + row.ranks))
-        one = results[name]
-        print(f"{name}: {one.get('tflops', one.get('failed'))}, {one.get('row_s', '?')} s", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as gates:
 
-    for wave in waves(wanted, cards):
-        threads = [threading.Thread(target=run, args=(name, place)) for place, name in enumerate(wave)]
-        for thread in threads:
-            thread.start()
+        def run(name: str, places: Sequence[int]) -> None:
+            row = ROWS[name]
+            if time.monotonic() - began + row.seconds > 60 * options.minutes and not options.tiny:
+                one = {"failed": f"not run: {row.seconds} s would end after --minutes {options.minutes:g}"}
+            else:
+                one = measured(name, row, places, gates, tiny=options.tiny)
+            with writing:
+                results[name] = one
+                saved.write_text(json.dumps(results, indent=1))
+            print(f"{name}: {one.get('tflops', one.get('failed'))}, {one.get('row_s', '?')} s", file=sys.stderr)
+
+        threads: list[threading.Thread] = []
+        for name, places in placed(wanted, cards):
+            threads.append(threading.Thread(target=run, args=(name, places)))
+            threads[-1].start()
+            # The next row starts and builds its model while this one trains; it waits for its GPUs after that.
+            while threads[-1].is_alive() and not (Path(gates) / name).exists():
+                time.sleep(0.1)
         for thread in threads:
             thread.join()
-        saved.write_text(json.dumps(results, indent=1))
     Console(width=150).print(table(results))
     for line in losses(results):
         print(line)

@@ -6,6 +6,7 @@ It writes the text, starts a process for each rank, and joins what they report.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
@@ -14,17 +15,31 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.gpu.clock import PROFILED, Clock
-from bench.gpu.job import native
 from bench.gpu.peers import deepspeed_zero1, megatron_core, minimal_gpt
 from bench.gpu.shapes import SHAPES, write_words
 from bench.gpus import trace
 from bench.gpus.peers import data_parallel
+
+
+def native(config: Any, clock: Clock) -> None:
+    """The native trainer's own loop, with data, clipping, optimizer and log."""
+    from ascend_adapt.native import loop
+
+    class Run(loop.TrainingRun):
+        def to_the_end(self) -> None:
+            clock.begin()
+            super().to_the_end()
+
+    with tempfile.TemporaryDirectory() as folder:
+        loop.train(config, folder, clock, Run)
+
 
 SIDES: dict[str, Callable[[Any, Clock], None]] = {
     "native": native,
@@ -37,7 +52,19 @@ SIDES: dict[str, Callable[[Any, Clock], None]] = {
 
 
 class TracedClock(Clock):
-    """A clock whose profile is analysed for communication, on every rank."""
+    """A clock that waits for its GPU before the first step, and analyses its profile for communication."""
+
+    gate: Any = None
+
+    def begin(self) -> None:
+        """Wait until the row before has left this GPU; processes start and build their models meanwhile."""
+        if not (folder := os.environ.get("BENCH_GATES")):
+            return
+        card = os.environ["BENCH_CARDS"].split(",")[int(os.environ["RANK"])]
+        self.gate = (Path(folder) / f"card-{card}").open("w")  # open, and locked, until the process ends
+        fcntl.flock(self.gate, fcntl.LOCK_EX)
+        (Path(folder) / os.environ["BENCH_ROW"]).touch()
+        self.before = self.began = time.perf_counter()
 
     def _look(self, torch: Any, done: int) -> None:
         super()._look(torch, done)
@@ -111,8 +138,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         SystemExit: a rank failed.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        options.words = Path(folder) / "words"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        options.words = folder / "words"
         shape, config = SHAPES[options.shape], config_of(options)
         wanted = (config.iterations + 1) * config.batch.total * shape.length + 1
         write_words(options.words, wanted, shape.vocabulary)
@@ -124,19 +152,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for rank in range(options.ranks):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            with (Path(folder) / f"errors-{rank}").open("w") as errors:
-                ranks.append(
-                    subprocess.Popen(
-                        words, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **place}
-                    )
-                )
-        printed = [rank.communicate()[0] for rank in ranks]
-        for number, rank in enumerate(ranks):
-            if rank.returncode:
-                sys.exit((Path(folder) / f"errors-{number}").read_text(errors="replace")[-1500:])
-    results = [
-        json.loads(next(line for line in reversed(text.splitlines()) if line.startswith("{"))) for text in printed
-    ]
+            with (folder / f"errors-{rank}").open("w") as errors, (folder / f"printed-{rank}").open("w") as printed:
+                ranks.append(subprocess.Popen(words, stdout=printed, stderr=errors, env={**os.environ, **place}))
+        while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+            time.sleep(0.1)
+        failed = [number for number, rank in enumerate(ranks) if rank.returncode]
+        for rank in ranks:
+            rank.kill()  # the others, which wait for one that failed
+            rank.wait()
+        if failed:
+            sys.exit((folder / f"errors-{failed[0]}").read_text(errors="replace")[-1500:])
+        printed_lines = [(folder / f"printed-{number}").read_text().splitlines() for number in range(options.ranks)]
+    results = [json.loads(next(line for line in reversed(lines) if line.startswith("{"))) for lines in printed_lines]
     slowest = max(results, key=lambda one: one["step_ms"])
     return {
         **{name: value for name, value in vars(options).items() if name != "words"},

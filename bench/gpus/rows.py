@@ -51,6 +51,11 @@ ROWS = {
     "345M-pipeline": Row(f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 30),
     "345M-zero1": Row(f"native {TWO} {SMALL} --zero 1", 25),
     "zero1-deepspeed": Row(f"deepspeed-zero1 {TWO}", 60),
+    "pipeline-interleaved": Row(f"native {PIPELINE} --arguments '--num-layers-per-virtual-pipeline-stage 6'", 45),
     "345M-zero3": Row(f"native {TWO} {SMALL} --zero 3", 25),
+    "345M-tensor-graph": Row(f"native {TENSOR} {SMALL}", 20),
+    "345M-zero1-graph": Row(f"native {TWO} {SMALL} --zero 1", 20),
+    "tensor-graph": Row(f"native {TENSOR}", 25),
+    "345M-pipeline-graph": Row(f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 20),
 }
 """In the order in which they run."""

@@ -39,7 +39,8 @@ def why_not(config: TrainConfig, mesh: Mesh) -> str:
     reasons = {
         f"on {mesh.device.type}": mesh.device.type != "cuda",
         # Captured collectives of NCCL waited for ever on two cards (torch 2.11).
-        "several ranks": parallel.world_size > 1,
+        "several ranks": parallel.world_size > 1 and os.environ.get(VARIABLE) != "ranks",
+        "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
         f"{VARIABLE}=0": os.environ.get(VARIABLE) == "0",
         "FSDP": parallel.zero_stage == 3 or parallel.offload_optimizer,
         "the loss scale of fp16": config.precision.dtype == "fp16",
@@ -138,19 +139,22 @@ class StepGraphs:
         assert isinstance(batch, Mapping)
         torch.cuda.synchronize(self._mesh.device)
         torch.cuda.empty_cache()
-        graphs = _Graphs({name: each.clone() for name, each in batch.items()})
+        graphs, why = _Graphs({name: each.clone() for name, each in batch.items()}), ""
         try:
             with self._capture(graphs.passes):
                 graphs.loss = self._passes(graphs.inputs, micro_batches)
         except torch.cuda.OutOfMemoryError:
-            self._stop("the device has not enough memory for them")
+            why = "the device has not enough memory for them"
+        free, total = torch.cuda.mem_get_info(self._mesh.device)
+        if not why and free < FREE_SHARE * total:
+            why = f"they leave {free / 2**30:.1f} GiB free, less than {FREE_SHARE:.0%}"
+        # Ranks must decide alike: a captured collective and an eager one may use different algorithms.
+        failed = self._mesh.sum_over_all(torch.full((), float(bool(why)), device=self._mesh.device))
+        if float(failed) > 0:
+            del graphs
+            self._stop(why or "another rank cannot have them")
             return None
         graphs.gradients = [(one, one.gradient) for one in self._parameters if one.gradient is not None]
-        free, total = torch.cuda.mem_get_info(self._mesh.device)
-        if free < FREE_SHARE * total:
-            del graphs
-            self._stop(f"they leave {free / 2**30:.1f} GiB free, less than {FREE_SHARE:.0%}")
-            return None
         if not self._graphs:
             self._messages.append(f"training steps are CUDA graphs from now on; {VARIABLE}=0 runs them eagerly")
         self._graphs[key] = graphs

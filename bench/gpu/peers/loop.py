@@ -19,6 +19,7 @@ def steps(config: Any, clock: Clock, step: Callable[[list[Any]], Any]) -> None:
     rank = int(os.environ.get("RANK", "0"))
     samples = Samples(config, Mesh(config.parallel, rank, devices.of_this_rank()), "train")
     accumulation = config.batch.accumulation
+    clock.begin()
     for _ in range(config.iterations):
         clock.tick(step(list(samples.next(accumulation)["tokens"].chunk(accumulation))).item())
 

@@ -1,7 +1,7 @@
 """The minimal GPT (``bench.gpu.peers.minimal_gpt``) under DDP and under FSDP2, both compiled; torch of the machine.
 
 DDP: fp32 weights, the module compiled after DDP has wrapped it, autocast to bf16, gradients reduced in fp32.
-FSDP2: fp32 shards, bf16 weights, gradients reduced in bf16; each block is compiled and sharded, all reshard after
+FSDP2: fp32 shards, bf16 weights, gradients reduced in fp32; each block is compiled and sharded, all reshard after
 forward, as in torchtitan.
 """
 
@@ -39,7 +39,7 @@ def fsdp2(config: Any, clock: Clock) -> None:
 
     loop.start_ranks(clock.on_gpu)
     model = minimal_gpt.model_of(config)
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
         block.compile()
         fully_shard(block, mp_policy=policy)
