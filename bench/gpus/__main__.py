@@ -30,9 +30,11 @@ SLACK = 3
 Results = dict[str, dict[str, Any]]
 
 
-def measured(name: str, row: Row, cards: Sequence[int], gates: str, *, tiny: bool) -> dict[str, Any]:
-    """Run a row on some GPUs, or tiny on the CPU; return its result, or why it failed."""
-    environ = {"BENCH_ROW": name, "BENCH_GATES": gates, "BENCH_CARDS": ",".join(map(str, cards))}
+def measured(
+    name: str, row: Row, cards: Sequence[int], gates: str, jobs: list[subprocess.Popen[str]], *, tiny: bool
+) -> dict[str, Any]:
+    """Run a row on some GPUs, or tiny on the CPU; return its result, or why it failed. Its job is added to ``jobs``."""
+    environ = {**row.environ, "BENCH_ROW": name, "BENCH_GATES": gates, "BENCH_CARDS": ",".join(map(str, cards))}
     environ |= {"ASCEND_ADAPT_DEVICE": "cpu"} if tiny else {"CUDA_VISIBLE_DEVICES": environ["BENCH_CARDS"]}
     words = [sys.executable, "-m", "bench.gpus.job", *row.words, *(["--tiny"] if tiny else [])]
     limit, began = row.seconds * SLACK, time.monotonic()
@@ -45,16 +47,23 @@ def measured(name: str, row: Row, cards: Sequence[int], gates: str, *, tiny: boo
         env={**os.environ, **environ},
         start_new_session=True,
     )
+    jobs.append(job)
     try:
         printed, errors = job.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGKILL)  # with its ranks, which wait for each other
+        end(job)
         job.communicate()
         return {"failed": f"stopped after {limit:g} s, its estimate times {SLACK}"}
     lines = [line for line in printed.splitlines() if line.startswith("{")]
     if job.returncode or not lines:
         return {"failed": errors[-1500:].strip() or f"exit code {job.returncode}"}
     return {**json.loads(lines[-1]), "row_s": round(time.monotonic() - began)}
+
+
+def end(job: subprocess.Popen[str]) -> None:
+    """Kill a job that still runs, with its ranks, which may wait for each other."""
+    if job.poll() is None:
+        os.killpg(job.pid, signal.SIGKILL)
 
 
 def placed(names: Sequence[str], cards: int) -> Iterator[tuple[str, list[int]]]:
@@ -77,7 +86,9 @@ def table(results: Results) -> Table:
         reference = results.get("345M-one" if name.startswith("345M") else "one", {}).get("tflops")
         share = f"{one['tflops'] / reference:.2f}" if reference else ""
         seen = (one["traces"] or [{}])[0]
-        times = [f"{seen[key]:.1f}" if seen else "" for key in ("busy", "communication", "exposed", "idle", "idle_host")]
+        times = [
+            f"{seen[key]:.1f}" if seen else "" for key in ("busy", "communication", "exposed", "idle", "idle_host")
+        ]
         memory = ", ".join(f"{each:.1f}" for each in one["peak_gib"])
         made.add_row(
             name, f"{one['tflops']:.1f}", share, f"{one['step_ms']:.1f}", *times, memory, f"{one['losses'][-1]:.4f}"
@@ -131,7 +142,7 @@ def main() -> None:
         sys.exit(f"bench.gpus: {cards} GPUs, expected 2 or more — run it on such a host, or with --tiny here")
     options.into.mkdir(parents=True, exist_ok=True)
     saved = options.into / "results.json"
-    writing = threading.Lock()
+    writing, jobs = threading.Lock(), list[subprocess.Popen[str]]()
     results: Results = json.loads(saved.read_text()) if saved.is_file() else {}
     wanted = options.rows or [name for name in ROWS if "tflops" not in results.get(name, {})]
 
@@ -142,21 +153,25 @@ def main() -> None:
             if time.monotonic() - began + row.seconds > 60 * options.minutes and not options.tiny:
                 one = {"failed": f"not run: {row.seconds} s would end after --minutes {options.minutes:g}"}
             else:
-                one = measured(name, row, places, gates, tiny=options.tiny)
+                one = measured(name, row, places, gates, jobs, tiny=options.tiny)
             with writing:
                 results[name] = one
                 saved.write_text(json.dumps(results, indent=1))
             print(f"{name}: {one.get('tflops', one.get('failed'))}, {one.get('row_s', '?')} s", file=sys.stderr)
 
         threads: list[threading.Thread] = []
-        for name, places in placed(wanted, cards):
-            threads.append(threading.Thread(target=run, args=(name, places)))
-            threads[-1].start()
-            # The next row starts and builds its model while this one trains; it waits for its GPUs after that.
-            while threads[-1].is_alive() and not (Path(gates) / name).exists():
-                time.sleep(0.1)
-        for thread in threads:
-            thread.join()
+        try:
+            for name, places in placed(wanted, cards):
+                threads.append(threading.Thread(target=run, args=(name, places)))
+                threads[-1].start()
+                # The next row starts and builds its model while this one trains; it waits for its GPUs after that.
+                while threads[-1].is_alive() and not (Path(gates) / name).exists():
+                    time.sleep(0.1)
+            for thread in threads:
+                thread.join()
+        finally:
+            for job in jobs:
+                end(job)
     Console(width=150).print(table(results))
     for line in losses(results):
         print(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class Row:
     """Arguments of ``bench.gpus.job``; with ``--tiny`` it runs the smallest shape on the CPU."""
     seconds: int
     """Estimate for H200s, with the start of the processes. A row that takes three times as long is stopped."""
+    environ: dict[str, str] = field(default_factory=dict)
 
     @property
     def words(self) -> list[str]:
@@ -31,6 +32,7 @@ TWO = "--ranks 2"
 SMALL = "--shape 345M --micro-batch 8"
 TENSOR = f"{TWO} --tensor 2"
 PIPELINE = f"{TWO} --pipeline 2 --micro-batch 2 --accumulation 8"
+GRAPHS = {"ASCEND_ADAPT_STEP_GRAPH": "ranks"}
 ROWS = {
     "one": Row("native", 50),
     "one-minimal": Row("minimal-gpt-compiled", 70),
@@ -53,9 +55,13 @@ ROWS = {
     "zero1-deepspeed": Row(f"deepspeed-zero1 {TWO}", 60),
     "pipeline-interleaved": Row(f"native {PIPELINE} --arguments '--num-layers-per-virtual-pipeline-stage 6'", 45),
     "345M-zero3": Row(f"native {TWO} {SMALL} --zero 3", 25),
-    "345M-tensor-graph": Row(f"native {TENSOR} {SMALL}", 20),
-    "345M-zero1-graph": Row(f"native {TWO} {SMALL} --zero 1", 20),
-    "tensor-graph": Row(f"native {TENSOR}", 25),
-    "345M-pipeline-graph": Row(f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 20),
+    "tensor-connections": Row(f"native {TENSOR}", 40, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+    "tensor-priority": Row(f"native {TENSOR}", 40, {"TORCH_NCCL_HIGH_PRIORITY": "1"}),
+    "zero1-connections": Row(f"native {TWO} --zero 1", 40, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+    "345M-tensor-graph": Row(f"native {TENSOR} {SMALL}", 20, GRAPHS),
+    "345M-zero1-graph": Row(f"native {TWO} {SMALL} --zero 1", 20, GRAPHS),
+    "tensor-graph": Row(f"native {TENSOR}", 25, GRAPHS),
+    "zero1-graph": Row(f"native {TWO} --zero 1", 25, GRAPHS),
+    "345M-pipeline-graph": Row(f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 20, GRAPHS),
 }
 """In the order in which they run."""

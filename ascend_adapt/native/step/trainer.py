@@ -242,7 +242,8 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
     Raises:
         TrainingError: ``compile`` is set and there is no compiler for the device.
     """
-    tp, parallel = TensorParallel.of(mesh), config.parallel
+    # The batches of finetuning have several shapes.
+    tp, parallel = TensorParallel.of(mesh, 1 if config.cloze else config.batch.micro), config.parallel
     decoders = []
     for stage in stages_of(config, mesh):
         with torch.device("meta"):
