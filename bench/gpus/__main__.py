@@ -1,8 +1,9 @@
 """``python -m bench.gpus``: layouts of the native trainer and their peers on several GPUs of one host, as a table.
 
 Every row (``rows.py``) runs in its own processes, one a GPU; one that fails is a row with its reason. A GPU trains one
-row at a time, while the next row starts; rows of one rank take turns on the GPUs. ``--rows a,b`` chooses rows. Without it, rows that ``results.json`` has are not
-run again, and none starts that would end after ``--minutes``. ``--tiny`` tries every row on CPU ranks.
+row at a time, while the next row starts; rows of one rank take turns on the GPUs. ``--rows a,b`` chooses rows. Without
+it, rows that ``results.json`` has are not run again, and none starts that would end after ``--minutes``. ``--tiny``
+tries every row on CPU ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One side of a comparison on the ranks of one host: ``python -m bench.gpus.job SIDE --ranks 2 ...`` prints a JSON line.
+"""One side of a comparison on the ranks of a host: ``python -m bench.gpus.job SIDE --ranks 2 ...`` prints a JSON line.
 
 It writes the text, starts a process for each rank, and joins what they report.
 """
@@ -101,6 +101,8 @@ def config_of(options: argparse.Namespace) -> Any:
     """Return the native trainer's configuration of a job."""
     words = ["--tensor-model-parallel-size", options.tensor, "--pipeline-model-parallel-size", options.pipeline]
     words += ["--sequence-parallel"] * (options.tensor > 1)
+    # Without a warm-up the losses jump, and say nothing about a layout.
+    words += ["--lr-warmup-iters", options.warm_up + options.steps]
     extra = f"{' '.join(map(str, words))} {options.arguments}"
     data = options.ranks // (options.tensor * options.pipeline)
     steps = options.warm_up + options.steps + PROFILED
@@ -151,7 +153,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ranks = []
         for rank in range(options.ranks):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
-            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": str(options.ranks)}
+            place["ASCEND_ADAPT_RUN_DIR"] = name  # as under ascend-run: ranks share the choice of kernels there
             with (folder / f"errors-{rank}").open("w") as errors, (folder / f"printed-{rank}").open("w") as printed:
                 ranks.append(subprocess.Popen(words, stdout=printed, stderr=errors, env={**os.environ, **place}))
         while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):

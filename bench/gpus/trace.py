@@ -1,6 +1,6 @@
 """Where the time of a GPU goes, from a Chrome trace of torch's profiler: ``python -m bench.gpus.trace TRACE [STEPS]``.
 
-Times are in ms per step, between the first and the last kernel of the trace. A kernel counts once where several overlap.
+Times are in ms per step, between the first and the last kernel of the trace. Kernels that overlap count once.
 """
 
 from __future__ import annotations

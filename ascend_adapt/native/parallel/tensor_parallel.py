@@ -26,14 +26,14 @@ from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 
 @dataclass(frozen=True)
 class TensorParallel:
-    """Tensor-parallel group of a layer. Activations are [B, S, H]; ``sequence``: sharded along ``axis`` between layers."""
+    """Tensor-parallel group of a layer. Activations are [B, S, H]; ``sequence``: sharded between layers."""
 
     group: Any
     size: int
     rank: int
     sequence: bool
     axis: int = 1
-    """0: B, 1: S."""
+    """The axis that is sharded: 0, B, or 1, S."""
 
     @classmethod
     def of(cls, mesh: Mesh, rows: int = 1) -> TensorParallel:

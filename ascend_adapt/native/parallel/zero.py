@@ -1,8 +1,8 @@
 """ZeRO-0 to -2: fp32 master weights, sharded or not, and the copies of them that modules compute with.
 
 FSDP does the same block by block and parameter by parameter, and takes more than twice the host time per step. Here
-each step starts all copies at once, and the forward pass waits for those of a module before it. Gradients are cast, accumulated and reduced in buckets of many parameters, each
-bucket as soon as the backward pass has produced its gradients.
+each step starts all copies at once, and the forward pass waits for those of a module before it. Gradients are cast,
+accumulated and reduced in buckets of many parameters, each bucket as soon as the backward pass has produced them.
 """
 
 from __future__ import annotations

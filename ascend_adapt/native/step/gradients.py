@@ -26,16 +26,30 @@ class Norms:
     @classmethod
     def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
         """Return the norms of tensors, one per parameter."""
-        tensors = [tensor for _, tensor in there]
-        # The norm of a 16-bit tensor has its dtype unless asked otherwise: three digits.
-        wide = {"dtype": torch.float32} if tensors and tensors[0].element_size() == 2 else {}
-        norms = torch._foreach_norm(tensors, **wide) if tensors else ()
+        norms: list[torch.Tensor] = [torch.empty(0)] * len(there)
+        for places in by_dtype([tensor for _, tensor in there]):
+            tensors = [there[place][1] for place in places]
+            # The norm of a 16-bit tensor has its dtype unless asked otherwise: three digits.
+            wide = {"dtype": torch.float32} if tensors[0].element_size() == 2 else {}
+            for place, norm in zip(places, torch._foreach_norm(tensors, **wide), strict=True):
+                norms[place] = norm
         return cls([one for one, _ in there], torch.stack(norms).float() if norms else torch.zeros(0))
 
     def not_finite(self) -> tuple[str, ...]:
         """Return the names of the parameters whose norm is NaN or Inf."""
         finite = self.numbers.isfinite().tolist()
         return tuple(one.name for one, is_finite in zip(self.parameters, finite, strict=True) if not is_finite)
+
+
+def by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Return the places of the tensors of each dtype: torch handles tensors of one dtype in a few kernels together.
+
+    Under sequence parallelism the gradients of norms and some biases are fp32, beside 16-bit ones.
+    """
+    places: dict[torch.dtype, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        places.setdefault(tensor.dtype, []).append(place)
+    return list(places.values())
 
 
 @torch.no_grad()

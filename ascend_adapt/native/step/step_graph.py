@@ -38,8 +38,9 @@ def why_not(config: TrainConfig, mesh: Mesh) -> str:
     changes = schedule.weight_decay_style != "constant" and schedule.start_weight_decay != schedule.end_weight_decay
     reasons = {
         f"on {mesh.device.type}": mesh.device.type != "cuda",
-        # Captured collectives of NCCL waited for ever on two cards (torch 2.11).
-        "several ranks": parallel.world_size > 1 and os.environ.get(VARIABLE) != "ranks",
+        # Captured collectives were only tried on the ranks of one host.
+        "several hosts": int(os.environ.get("LOCAL_WORLD_SIZE", parallel.world_size)) != parallel.world_size,
+        # The state of a generator, which they set, cannot be captured.
         "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
         f"{VARIABLE}=0": os.environ.get(VARIABLE) == "0",
         "FSDP": parallel.zero_stage == 3 or parallel.offload_optimizer,
@@ -98,7 +99,13 @@ class StepGraphs:
         return messages
 
     def forget(self) -> None:
-        """Free all graphs: the passes do something else from now on."""
+        """Free all graphs: the passes do something else from now on, or the process group is destroyed next.
+
+        NCCL waits for graphs with its collectives before it destroys a communicator, so they are reset and not only
+        dropped: an error's traceback may refer to them.
+        """
+        for graphs in self._graphs.values():
+            graphs.reset()
         self._graphs.clear()
         self._seen.clear()
         self._pool, self._stopped = None, False
@@ -151,7 +158,7 @@ class StepGraphs:
         # Ranks must decide alike: a captured collective and an eager one may use different algorithms.
         failed = self._mesh.sum_over_all(torch.full((), float(bool(why)), device=self._mesh.device))
         if float(failed) > 0:
-            del graphs
+            graphs.reset()
             self._stop(why or "another rank cannot have them")
             return None
         graphs.gradients = [(one, one.gradient) for one in self._parameters if one.gradient is not None]
@@ -187,6 +194,12 @@ class _Graphs:
         self.gradients: list[tuple[Placed, torch.Tensor]] = []
         """Where the passes write the gradients: referred to for as long as the graph may write them."""
         self.result: Update | None = None
+
+    def reset(self) -> None:
+        """Free the graphs."""
+        for graph in (self.passes, self.update):
+            if graph is not None:
+                graph.reset()
 
     def set_inputs(self, batch: Batch) -> None:
         """Copy a batch to where the graph reads it."""

@@ -190,6 +190,11 @@ class Trainer:
         losses, weights = self.mesh.sum_over_all(gradients.counted_once(loss, self.mesh)).tolist()
         return losses, weights
 
+    def close(self) -> None:
+        """Free the CUDA graphs; call it before the process groups are destroyed."""
+        if self.graphs is not None:
+            self.graphs.forget()
+
     def _set_mode(self, *, training: bool) -> None:
         for decoder in self.decoders:
             if decoder.training != training:  # train() takes a millisecond

@@ -16,7 +16,7 @@ from bench.gpu.peers import loop
 
 
 def plain(config: Any, clock: Clock) -> None:
-    """As upstream's training loop runs it; tensor parallelism is with sequence parallelism."""
+    """As upstream's training loop runs it; its local layers have no sequence parallelism without apex."""
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"  # upstream asks for it
     import torch
 
@@ -41,7 +41,6 @@ def plain(config: Any, clock: Clock) -> None:
         hidden_dropout=shape.hidden_dropout,
         attention_dropout=shape.attention_dropout,
         tensor_model_parallel_size=parallel.tensor,
-        sequence_parallel=parallel.tensor > 1,
         pipeline_model_parallel_size=parallel.pipeline,
         bf16=True,
         params_dtype=torch.bfloat16,
