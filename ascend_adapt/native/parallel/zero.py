@@ -194,11 +194,14 @@ class _Bucket:
             mine = torch.empty_like(flat[0])
         self._sums, self._flat, work = [], None, None
         if self._ranks > 1:
-            flat.div_(self._ranks)  # before the sum, which could overflow in fp16
+            # Divided before the sum, which could overflow in fp16. NCCL's mean does so in the same kernel.
+            op = dist.ReduceOp.AVG if flat.device.type == "cuda" else dist.ReduceOp.SUM
+            if op == dist.ReduceOp.SUM:
+                flat.div_(self._ranks)
             if self._shards == 1:
-                work = dist.all_reduce(flat, group=self._group, async_op=True)
+                work = dist.all_reduce(flat, op, group=self._group, async_op=True)
             else:
-                work = collectives.reduce_scatter(mine, flat.view(-1), self._group, async_op=True)
+                work = collectives.reduce_scatter(mine, flat.view(-1), self._group, op=op, async_op=True)
         self._pending = work, mine, flat
 
     def wait(self) -> None:
