@@ -46,8 +46,8 @@ def deepspeed(session: nox.Session, release: str) -> None:
     session.run(*command, env={"DEEPSPEED_RELEASE": release}, external=True)
 
 
-# Of these torch releases PyPI has only CUDA builds for x86_64 (670 to 890 MB). The CPU builds (about 200 MB) are on
-# pytorch.org, which was out of reach where this was written.
+# For these torch releases PyPI has only CUDA builds for x86_64 (670 to 890 MB). The CPU builds (about 200 MB) are on
+# pytorch.org, which was unreachable when this was written.
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 EMULATED = {
     "2.1.0": "not run as a job: no CPU build within reach; by hand before, see docs/rehearsal.md",
@@ -69,7 +69,7 @@ def emulated(session: nox.Session, torch: str) -> None:
     session.run("python", "-m", "pytest", "-q", *tests)
 
 
-# Without torch: its wheels for each Python are large. What needs it is tested on .venv's Python.
+# Without torch: its wheels for each Python are large. Tests that need it run on .venv's Python.
 WITHOUT_TORCH = (
     "tests/patches",
     "tests/problems",
@@ -82,7 +82,8 @@ WITHOUT_TORCH = (
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])
 def python(session: nox.Session) -> None:
     """One Python: the package installed from its wheel, its commands, and the tests that need no torch."""
-    session.install("--quiet", "--constraint", "constraints.txt", ".[data]", "hypothesis", "pytest", "pytest-timeout")
+    wanted = (".[data,shell]", "hypothesis", "pytest", "pytest-timeout")
+    session.install("--quiet", "--constraint", "constraints.txt", *wanted)
     session.run("ascend-run", "--version")
     session.run("ascend-adapt", "status", "--short")
     session.run("python", "-m", "pytest", "-q", *WITHOUT_TORCH)

@@ -1,4 +1,4 @@
-"""The metadata that depends on where the repository is published; everything else is in setup.cfg.
+"""Metadata that depends on where the repository is published; everything else is in setup.cfg.
 
 ``make dist PROJECT_URL=https://...`` sets the address: it becomes the project URLs, and relative links of the README,
 which package indexes cannot follow, become absolute.

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 MOST_VALUES = 100_000
-"""The most values of one document, each counted as often as its aliases repeat it."""
+"""Maximum number of values in one document; a value with aliases counts once for each of them."""
 
 
 def load(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
@@ -30,7 +30,7 @@ def load(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
 
 
 def _count(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the values of a node; ``known`` has those of the nodes before it, and 0 for those that it is inside."""
+    """Count the values of a node; ``known`` holds the counts of earlier nodes, and 0 for enclosing ones."""
     if id(node) in known:
         if not known[id(node)]:
             raise ValueError(f"line {node.start_mark.line + 1}: an alias inside its own anchor")

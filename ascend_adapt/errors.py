@@ -80,7 +80,7 @@ def of_each(read: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_R
     """Return the result of ``read`` for each item.
 
     Raises:
-        SettingsError: some items could not be read; its message joins theirs.
+        SettingsError: some items could not be read; the message lists all their problems.
     """
     results, faults = [], []
     for item in items:

@@ -29,10 +29,10 @@ def names(group: str, built_in: str) -> list[str]:
 
 
 def load(group: str, name: str, built_in: str) -> Any:
-    """Return what an entry point names; ``built_in`` as in ``names``.
+    """Return the object that an entry point refers to; ``built_in`` as in ``names``.
 
     Raises:
-        SettingsError: no entry point has this name, it cannot be imported, or as in ``names``.
+        SettingsError: no entry point has this name, its object cannot be imported, or as in ``names``.
     """
     known = names(group, built_in)
     if name not in known:
@@ -51,6 +51,6 @@ def _points(group: str) -> EntryPoints:
     return _installed(group, tuple(sys.path))
 
 
-@functools.cache  # the files of every distribution on sys.path are read: some 10 ms
+@functools.cache  # reads the files of every distribution on sys.path: about 10 ms
 def _installed(group: str, path: tuple[str, ...]) -> EntryPoints:
     return importlib.metadata.entry_points(group=group)

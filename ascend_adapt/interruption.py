@@ -14,7 +14,7 @@ from typing import IO, Any
 _Handler = Any  # what signal.getsignal returns
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CLEANING_S = 30.0
-"""How long cleaning up may take: until then further signals are ignored."""
+"""Time for cleaning up, during which further signals are ignored."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -34,7 +34,7 @@ def exit_code(stopped: KeyboardInterrupt) -> int:
 def as_exception() -> Iterator[None]:
     """Context in which each of the signals raises Interrupted; after that, the process is expected to end.
 
-    Cleaning up must not be interrupted: an interrupted join takes its thread for ended, and Python never exits.
+    Cleaning up must not be interrupted: an interrupted join marks its thread as finished, and Python never exits.
     Signals that the caller ignores, as nohup and ``&`` do, stay ignored.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -44,7 +44,7 @@ def as_exception() -> Iterator[None]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         nonlocal raised
-        # Not never again: an extension module may swallow the exception.
+        # Not forever: an extension module may swallow the exception.
         if raised is None or time.monotonic() - raised >= _CLEANING_S:
             raised = time.monotonic()
             raise Interrupted(number)

@@ -1,4 +1,4 @@
-"""Standard input, output and error of a command: usable even if the caller closed them or their encoding is narrow."""
+"""Standard input, output and error of a command: usable even if they are closed or cannot encode every character."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def prepare() -> None:
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in _STRICT:
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it already
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error does by default
 
 
 def _open(number: int) -> None:
-    """Open /dev/null as a standard descriptor, unless something has it already."""
+    """Open /dev/null as a standard descriptor, unless it is open already."""
     try:
         os.fstat(number)
     except OSError:

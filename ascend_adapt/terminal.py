@@ -24,7 +24,7 @@ def stdout() -> Console:
 
 
 def line(text: str | Text, style: str = "") -> None:
-    """Print one line; on a terminal it is wrapped between words, and continues further in than it begins."""
+    """Print one line; on a terminal it is wrapped between words, with a hanging indent."""
     from rich.text import Text
 
     # Text, not str: brackets are not markup.
@@ -39,7 +39,7 @@ def line(text: str | Text, style: str = "") -> None:
     first, *rest = shown.wrap(console, columns) or [shown]
     first.rstrip()
     console.print(first, soft_wrap=True)
-    # What is left is wrapped again, to the narrower width.
+    # The rest is wrapped again, to the narrower width.
     if rest:
         left = shown[len(first.plain) :]
         left = left[len(left.plain) - len(left.plain.lstrip()) :]

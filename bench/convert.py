@@ -1,4 +1,4 @@
-"""Memory and speed of converting a checkpoint with GPT-NeoX-20B's shapes, beside a plain copy.
+"""Memory and speed of converting a checkpoint with GPT-NeoX-20B's shapes, compared with a plain copy.
 
     python bench/convert.py FOLDER --to hf                            44 layers: 41 GB in FOLDER
     python bench/convert.py FOLDER --to hf --emptied                  each shard is emptied once it is on the disk
@@ -6,7 +6,7 @@
     python bench/convert.py FOLDER --to megatron --layers 12          the same sizes without parallel residual
 
 The source has one block's files, hard-linked to the names of all: real files of real shapes that need 2 GB of disk.
-``--emptied`` is for a disk that cannot hold the output; it leaves out the checksums, and so their time.
+``--emptied`` is for a disk that cannot hold the output; it omits the checksums, and so their time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def write_source(model: Model, folder: Path) -> None:
     deepspeed_writing.write_neox(output, folder)
     (step,) = folder.glob("global_step*")
     for rank in range(2):
-        for number in (5, 4):  # the head and the final norm move behind the last block
+        for number in (5, 4):  # the head and the final norm move after the last block
             moved = number + model.num_layers - 1
             _file(step, number, rank).rename(_file(step, moved, rank))
         for number in range(3, model.num_layers + 2):

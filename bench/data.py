@@ -1,10 +1,10 @@
-"""Speed and memory of preprocessing, as ratios: `make bench-data`, or with upstream checkouts for comparison
+"""Speed and memory of preprocessing, as ratios: `make bench-data`, or with upstream checkouts for comparison.
 
     python bench/data.py [--megatron DIR] [--helpers DIR] [--megabytes 110] [--engines gigatoken,tiktoken,hf]
 
 DIR of --megatron is a Megatron-LM core_v0.9.0 checkout that can run its tools/preprocess_data.py here; DIR of --helpers
 a folder with a built helpers module. The text is the Python sources on this machine. Quote ratios and CPU seconds: wall
-times of a busy machine mean little.
+times on a busy machine mean little.
 """
 
 from __future__ import annotations

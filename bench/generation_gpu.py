@@ -31,7 +31,7 @@ from ascend_adapt.native.parallel import mesh
 
 PROMPT, NEW, BATCHES, REPEATS, WARM_UP = 128, 256, (1, 8), 5, 2
 SECONDS = 130
-"""After so many no other comparison starts."""
+"""Seconds after which no other comparison starts."""
 
 
 def config_of(model: str, *, tiny: bool, layers: int | None = None) -> transformers.PretrainedConfig:

@@ -1,4 +1,4 @@
-"""Whole native runs of GPT-2 345M on this machine's GPUs: ``python bench/gpu_native_runs.py DATA PART [PART ...]``.
+"""Complete native runs of GPT-2 345M on this machine's GPUs: ``python bench/gpu_native_runs.py DATA PART [PART ...]``.
 
 DATA is the prefix of token files. Parts are meshes (``tp2``, ``pp2``, ``zero3``, ...; MESHES has all): 200 steps
 without interruption; and the same run, all of whose ranks are killed with SIGKILL at once after its save at step 100,
@@ -116,7 +116,7 @@ class Runs:
         if dtype != "fp32":
             words.append(f"--{dtype}")
         if dtype == "fp16":
-            # From upstream's 2^32 sixteen steps are skipped, and as many updates fewer would be compared.
+            # Starting at upstream's 2^32 skips sixteen steps, so as many fewer updates would be compared.
             words += ["--initial-loss-scale", "4096"]
         if mesh.zero:
             settings: dict[str, Any] = {"zero_optimization": {"stage": mesh.zero}}
@@ -139,7 +139,7 @@ class Runs:
             if self.hosts > 1:
                 ours += ["--num-nodes", str(self.hosts), "--node-rank", str(host)]
                 ours += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-                # NCCL refuses two ranks of one host on one GPU, but not of two hosts.
+                # NCCL rejects two ranks of one host on one GPU, but not of two hosts.
                 variables |= {"NCCL_HOSTID": str(host), "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
             with (self.folder / f"{name}.log").open("ab") as log:
                 whole = [*command[:native], *ours, *command[native:]]

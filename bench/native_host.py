@@ -2,9 +2,9 @@
 
 ``python bench/native_host.py CHECKOUT`` trains a model with the depth of GPT-2 345M and tensors so small that a step is
 almost only CPU overhead: 24 layers, hidden size 16, 8 tokens. Both sides alternate, each round in its own process. A
-round counts with the median of its CPU seconds, a side with its fastest round, since other load only adds time. Of two
-ranks only one runs, and its collectives return at once (torch's fake process group), because gloo's work on a CPU
-differs from that of a GPU's backend.
+round's value is the median of its CPU seconds, a side's its fastest round, because other load only adds time.
+Of two ranks only one runs, and its collectives return at once (torch's fake process group), because gloo's work on a
+CPU differs from that of a GPU's backend.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def main() -> None:
         import ascend_adapt
 
         if Path(ascend_adapt.__file__).resolve().parents[1] != options.checkout.resolve():
-            sys.exit(f"ascend_adapt: is {ascend_adapt.__file__}, expected that of {options.checkout} — name a checkout")
+            sys.exit(f"ascend_adapt: is {ascend_adapt.__file__}, expected that of {options.checkout} — give a checkout")
         print(json.dumps(measure()))
         return
     sides: dict[str, list[dict[str, float]]] = {"that checkout": [], "this": []}

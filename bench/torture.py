@@ -1,7 +1,7 @@
-"""Kills parts of running jobs at random moments and counts what goes wrong.
+"""Kills parts of running jobs at random moments and counts the errors.
 
 Each run starts `ascend-run --nproc 2` on a script whose ranks have a child in its own session, picks a victim, a signal
-and a moment, and checks the exit code, processes that are left of the job, and processes that do not belong to it.
+and a moment, and checks the exit code, leftover processes of the job, and processes that do not belong to it.
 
     python bench/torture.py --runs 200 --seed 1 --write docs/reliability.md
 """
@@ -36,14 +36,14 @@ import os, signal, subprocess, sys
 if os.environ["STUBBORN"] == "1" and os.environ["RANK"] == "0":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen(["sleep", "300"], start_new_session=True)
-os.write(1, f"{os.getpid()} {os.getppid()} {child.pid}\\n".encode())  # in one piece, whoever else writes
+os.write(1, f"{os.getpid()} {os.getppid()} {child.pid}\\n".encode())  # in one piece, even if others write
 child.wait()
 """
 
 
 @dataclass(frozen=True)
 class Run:
-    """What was done to one job, and the outcome."""
+    """What was killed in one job, and the outcome."""
 
     victim: str
     signal: signal.Signals
@@ -79,7 +79,7 @@ def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mappin
     for pid in pids:
         os.kill(pid, what)
     code = job.wait(PATIENCE_S)
-    # A launcher that was killed outright cannot wait for its guardian, so we do.
+    # A launcher killed with SIGKILL cannot wait for its guardian, so we do.
     while (left := marked(number)) and victim == "launcher" and what == signal.SIGKILL:
         if time.monotonic() - began > PATIENCE_S:
             break

@@ -1,6 +1,6 @@
-"""Kills a run with SIGKILL at random moments of saving and counts what is lost.
+"""Kills a run with SIGKILL at random moments of saving and counts the losses.
 
-Two ranks save all the time and keep the last two checkpoints; every value of checkpoint N is N. After each kill both
+Two ranks save continuously and keep the last two checkpoints; every value of checkpoint N is N. After each kill both
 start again in the same folder, whatever is in it, and print from which checkpoint they resume.
 
     python bench/torture_checkpoint.py --runs 100 --seed 1 --write docs/reliability.md
@@ -198,13 +198,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", type=Path, help="the file whose section on checkpoints is written anew")
+    parser.add_argument("--write", type=Path, help="the file whose section on checkpoints is rewritten")
     known = parser.parse_args()
     chance, began = random.Random(known.seed), time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "saved")
         folder.mkdir()
-        # The last run only reports what the last kill left.
+        # The last run only reports the state after the last kill.
         lives = [live(chance, folder, Path(scratch)) for _ in range(known.runs + 1)]
     for life, after in zip(lives, lives[1:], strict=False):
         if not is_right(life, after):

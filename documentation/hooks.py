@@ -1,7 +1,7 @@
-"""Build the site: pages that stand elsewhere in the repository, the reference from the code, and links between them.
+"""Build the site: pages from elsewhere in the repository, the reference from the code, and links between them.
 
-Every document is written for the repository, with links that a code host follows. Here each link to a page of the site
-is made one inside the site; a link to any other file becomes plain text.
+Every document is written for the repository, with links for a code host. Here each link to a page of the site
+becomes one inside the site; a link to any other file becomes plain text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return a page with links that lead inside the site."""
+    """Return a page with links inside the site."""
     address = page.file.src_uri
     folder = posixpath.dirname(ELSEWHERE.get(address, f"docs/{address}"))
     pages = {path: site for site, path in ELSEWHERE.items()}

@@ -1,4 +1,4 @@
-"""The site's reference pages, made from the code that they describe: nothing here is written twice."""
+"""The site's reference pages, generated from the code that they describe."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _kernels() -> str:
 
 
 def _options(dialect: str) -> str:
-    """The options of every version of a dialect, with what the native trainer does with them."""
+    """The options of every version of a dialect, with their effect in the native trainer."""
     versions = {path.stem.removeprefix(f"{dialect}-"): path for path in sorted(RECORDED.glob(f"{dialect}-*.json"))}
     recorded = {name: json.loads(path.read_text(encoding="utf-8"))["options"] for name, path in versions.items()}
     reasons = IGNORED[dialect]
@@ -126,7 +126,7 @@ def _options(dialect: str) -> str:
     about = (
         f"# Options of the dialect {dialect}\n\n"
         f"`ascend-run --native {dialect}` reads these, as recorded from upstream's own parsers. An option is used, or "
-        "it has no effect for the reason in the last column, or a value that is not upstream's default is refused. "
+        "it has no effect for the reason in the last column, or a value that is not upstream's default is an error. "
         "[Every option counts](../native.md#every-option-counts)\n\n"
     )
     return about + _table(("option", "upstream's default", "without effect because"), rows)
@@ -138,7 +138,7 @@ def _by_heading(title: str, about: str, columns: tuple[str, ...], tables: dict[s
 
 
 def _plain(text: str) -> str:
-    """Return text of a program as a cell of a Markdown table."""
+    """Return a program's text as a cell of a Markdown table."""
     for character, written in (("\n", " "), ("|", "\\|"), ("<", "&lt;"), ("*", "\\*")):
         text = text.replace(character, written)
     return text.replace("\\\\|", "\\|")

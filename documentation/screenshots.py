@@ -1,6 +1,6 @@
-"""`make screenshots`: pictures of the reports and of the terminal, made from jobs that it runs.
+"""`make screenshots`: pictures of the reports and of the terminal, from jobs that it runs.
 
-Reports are opened by Playwright in the installed Chromium, at the width of a phone and of a desk, light and dark, and
+Reports are opened by Playwright in the installed Chromium, at phone and desktop width, light and dark, and
 written as PNG to build/screenshots. Output of commands is written there as SVG by rich; those that documents show are
 copied to docs/pictures.
 """
@@ -77,7 +77,7 @@ def terminal(name: str, command: str, after: str = "") -> None:
     words = command.replace(f"{RUNS}/", "runs/").replace("python examples/demo.py", "make demo")
     console.print(Text(f"$ {words}"), Text.from_ansi(f"...\n{shown}" if after else shown), sep="\n")
     svg = console.export_svg(title=words, theme=MONOKAI, unique_id=name)
-    # Its fonts are on a foreign host; a reader's own monospace font does.
+    # Its fonts are on a third-party host; the reader's own monospace font is enough.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     (INTO / f"{name}.svg").write_text(svg, encoding="utf-8")
 

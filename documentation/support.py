@@ -26,7 +26,7 @@ from code_bases import CODE_BASES  # noqa: E402
 BEGIN, END = "<!-- made by `make docs-support` -->\n", "<!-- end of what is made -->\n"
 EVIDENCE = ROOT / "docs" / "evidence.md"
 
-# How each language names what the matrix lists.
+# The words of the matrix in each language.
 WORDS = {
     "README.md": {
         "columns": ("", "versions", "evidence"),
@@ -40,7 +40,7 @@ WORDS = {
         "native trainer": "native trainer",
         "dialects": "arguments of Megatron, GPT-NeoX, OneFlow, GLM",
         "a real NPU": "a real NPU",
-        "nothing": "nothing was run yet",
+        "nothing": "nothing has been run yet",
     },
     "README.zh-CN.md": {
         "columns": ("", "版本", "验证级别"),
@@ -171,7 +171,7 @@ def _renewed(text: str, made: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return each file that has a made part, with that part renewed."""
+    """Return each file with a generated part, with that part renewed."""
     texts = {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in WORDS}
     made = {path: _renewed(text, matrix(path.name)) for path, text in texts.items()}
     return {**made, EVIDENCE: evidence_page(EVIDENCE.read_text(encoding="utf-8"))}

@@ -26,7 +26,7 @@ UNADAPTED_SECONDS = 20
 
 @dataclass(frozen=True)
 class Run:
-    """What one start of the job printed: its exit code (None if it was ended), its losses, and the last lines."""
+    """One run of the job: its exit code (None if it was stopped), its losses, and its last lines."""
 
     exit_code: int | None
     losses: tuple[float, ...]
@@ -50,7 +50,7 @@ def main() -> int:
     step(3, "the same job through the real torch_npu, on two emulated NPUs")
     npu = job(args, "npu-emulated")
     step(4, f"the same job without adaptation, on two CPU processes, for at most {UNADAPTED_SECONDS} s")
-    # Its own folder of extensions: a build that is ended leaves a lock there, for which later jobs would wait.
+    # Its own folder of extensions: a killed build leaves a lock there, and later jobs would wait for it.
     bare = job(args, "cpu", "--no-adapt", seconds=UNADAPTED_SECONDS, extensions=args.runs / "extensions")
     return verdict(args.runs, cpu, npu, bare)
 
@@ -61,9 +61,9 @@ def step(number: int, text: str) -> None:
 
 
 def prepare(data: Path) -> None:
-    """Write the text, the vocabulary and the token files, unless they are there."""
+    """Write the text, the vocabulary and the token files, unless they exist."""
     if data.with_name(f"{data.name}_text_document.idx").exists():
-        print(f"{data}_text_document: is there already")
+        print(f"{data}_text_document: exists already")
         return
     subprocess.run([sys.executable, EXAMPLE / "prepare_data.py", "--output-prefix", data], check=True)
     files = ["--input", f"{data}.jsonl", "--vocab", f"{data}-vocab.json", "--merge-file", f"{data}-merges.txt"]
@@ -105,7 +105,7 @@ def job(
 
 
 def verdict(runs: Path, cpu: Run, npu: Run, bare: Run) -> int:
-    """Print what the three jobs show, and return the exit code."""
+    """Print the verdict on the three jobs, and return the exit code."""
     for name, run in (("cpu", cpu), ("npu-emulated", npu)):
         if run.exit_code:
             print(f"\nthe job on {name} failed with exit code {run.exit_code}:\n{run.tail}", file=sys.stderr)
@@ -133,7 +133,7 @@ def verdict(runs: Path, cpu: Run, npu: Run, bare: Run) -> int:
 
 
 def without_adaptation(run: Run, extensions: Path) -> str:
-    """Return what the job did without adaptation."""
+    """Describe the job without adaptation."""
     if run.losses:
         return f"{len(run.losses)} losses in {run.seconds:.0f} s: DeepSpeed's operators are installed or not needed"
     builds = sorted(path.name for path in extensions.glob("*") if path.is_dir())

@@ -1,4 +1,4 @@
-"""Tensor type names of one device, as code written for that device compares them."""
+"""Tensor type names of one device, for code that compares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts that Ascend adapted by hand (GPT-NeoX and GLM of its ModelZoo): deepspeed_npu is an empty module here."""
+"""Scripts that Ascend modified (GPT-NeoX and GLM of its ModelZoo): deepspeed_npu is an empty module here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ascend_adapt import Patch, hookimpl, patches_in, provide
 def deepspeed_npu(module: ModuleType) -> None:
     """Provide an empty module and log it: the patches here do what deepspeed_npu did to DeepSpeed."""
     logging.getLogger("ascend_adapt").warning(
-        "deepspeed_npu: is not installed, an empty module takes its place — ascend_adapt's patches do its work"
+        "deepspeed_npu: is not installed, an empty module replaces it — ascend_adapt's patches do its work"
     )
 
 

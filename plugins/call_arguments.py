@@ -19,7 +19,7 @@ def known(names: tuple[str, ...], call: Call) -> dict[str, Any] | None:
 
 
 def expected(patch: str, names: tuple[str, ...], call: Call) -> dict[str, Any]:
-    """Return the arguments by name, for a call that upstream's own code would answer with wrong numbers.
+    """Return the arguments by name, for a call in which upstream's own code would give wrong numbers.
 
     Raises:
         PatchDrift: one is not in ``names`` or is given twice.

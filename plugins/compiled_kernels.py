@@ -32,7 +32,7 @@ def compiling_where_there_is_nvcc(
         import torch
         from torch.utils.cpp_extension import CUDA_HOME
 
-        # nvcc also compiles without a GPU: minutes for kernels that cannot take CPU tensors.
+        # nvcc also compiles without a GPU: it takes minutes, for kernels that do not support CPU tensors.
         if not (torch.version.cuda and CUDA_HOME and torch.cuda.is_available()):
             return None
         try:

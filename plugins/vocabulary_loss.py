@@ -21,7 +21,7 @@ def vocabulary_loss(
 ) -> Any:
     """Loss of each token, fp32, from logits [..., V / TP] and labels; 0 where a label is negative.
 
-    ``groups`` is the module that has the tensor-parallel group. Upstream's own code computes other calls: Megatron
+    ``groups`` is the module that has the tensor-parallel group. Upstream's own code handles other calls: Megatron
     smooths labels over the columns of a rank, not the vocabulary, and fp64 logits give a loss of another dtype.
     """
     given = call_arguments.known(names, call)
@@ -32,7 +32,7 @@ def vocabulary_loss(
     group = given.get("tp_group")
     if group is None:
         group = importlib.import_module(groups).get_tensor_model_parallel_group()
-    # Masked positions have negative labels: there the loss of upstream is finite, and must stay finite.
+    # Masked positions have negative labels: upstream's loss is finite there, and must stay finite.
     return cross_entropy(
         given["vocab_parallel_logits"],
         given["target"].clamp(min=-1),

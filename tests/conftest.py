@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -58,7 +59,7 @@ LONGEST_FIRST = (
     "emulation/test_on_device.py",
     "native/test_compile.py",
 )
-"""Files of 12 s and more, by their seconds in a whole run: if one started last, the other process would idle."""
+"""Files of 12 s and more, by their seconds in a full run: if one started last, the other process would idle."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,6 +68,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if missing := [str(path) for path in places if not path.is_file()]:
         raise pytest.UsageError(f"LONGEST_FIRST: {', '.join(missing)}: no such file, expected a test file - correct it")
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.fixture
+def needs_torch() -> None:
+    """Skip the test in an environment without torch: nox has such environments, one for each Python."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
 
 
 @pytest.fixture(autouse=True)

@@ -116,6 +116,7 @@ def test_bash_completes_commands_and_options(program, typed, expected, tmp_path,
     assert done.stdout == f"{expected}\n"
 
 
+@pytest.mark.usefixtures("needs_torch")
 @pytest.mark.parametrize(
     ("command", "shown"), [(["doctor", "--device", "cpu"], "nothing must"), (["kernels"], "attention")]
 )
@@ -150,6 +151,7 @@ def test_no_colour_in_a_pipe_or_where_the_user_says_so(monkeypatch, capsys):
     assert " ".join([first, *(one.strip() for one in rest)]) == text
 
 
+@pytest.mark.usefixtures("needs_torch")
 def test_status_judges_without_importing():
     code = (
         "import sys; from ascend_adapt.cli import main; code = main(['status', '--json']);"

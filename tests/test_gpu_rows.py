@@ -23,8 +23,8 @@ def test_a_row_that_fails_has_its_reason_and_one_that_hangs_is_stopped(tmp_path,
     monkeypatch.setenv("ASCEND_ADAPT_UPSTREAMS", str(tmp_path))
     failed = table.measured(ROWS["nanogpt"], None)
     assert failed == {
-        "failed": f"{tmp_path / 'nanoGPT'}: has no train.py, expected a clone of nanoGPT — name its parent in "
-        "ASCEND_ADAPT_UPSTREAMS"
+        "failed": f"{tmp_path / 'nanoGPT'}: has no train.py, expected a clone of nanoGPT — set "
+        "ASCEND_ADAPT_UPSTREAMS to its parent"
     }
     monkeypatch.setattr(table, "SLACK", 0.001)
     stopped = table.measured(Row("nanogpt", 1), None)

@@ -47,6 +47,7 @@ def test_every_file_of_the_packages_is_code_or_declared_data(config):
         assert [path for path in files - data if path.suffix != ".py"] == []
 
 
+@pytest.mark.usefixtures("needs_torch")
 def test_the_types_of_every_public_name_are_checked():
     # nox's session types checks them, from the installed wheel.
     nodes = list(ast.walk(ast.parse((ROOT / "tests/typing/public_names.py").read_text())))

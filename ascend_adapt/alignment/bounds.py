@@ -15,13 +15,13 @@ CONFIDENCE = 6.0
 """lambda: one bound in 30 million is exceeded by chance."""
 
 OPERATIONS_A_CALL = 8
-"""Roundings to the tensor's dtype, one after another, that a module makes besides those of the modules inside it."""
+"""Successive roundings to the tensor's dtype in a module, besides those of the modules inside it."""
 
 GAIN = 16.0
-"""By how much a module, or a piece of code between modules, may magnify the difference of what goes into it.
+"""Factor by which a module, or code between modules, may magnify the difference of its inputs.
 
-Norms divide by the deviation, softmax has the size of its scores in it, and gradients subtract means. A fault is seen
-where the difference grows by more than this at once; a difference that grows less is passed on, and is no finding.
+Norms divide by the deviation, softmax depends on the size of its scores, and gradients subtract means. A
+fault is reported where the difference grows by more than this in one step; a smaller growth is not a finding.
 """
 
 UNIT_ROUNDOFF = {
@@ -44,10 +44,10 @@ def allowed(terms: int, roundings: int, storage: float, compute: float) -> float
     """Return the relative difference that two computations of one result may have.
 
     Args:
-        terms: summed one after another, in ``compute``.
-        roundings: operations one after another whose results are rounded to ``storage``.
+        terms: number of terms summed one after another, in ``compute``.
+        roundings: number of successive operations whose results are rounded to ``storage``.
         storage: unit roundoff of the tensors.
-        compute: unit roundoff that products are summed in.
+        compute: unit roundoff of the accumulation.
     """
     return 2 * CONFIDENCE * (math.sqrt(terms) * compute + math.sqrt(roundings) * storage)
 

@@ -1,7 +1,8 @@
 """Compares two recordings: finds the first module whose result differs by more than its inputs and dtype explain.
 
-Every call of a module is judged by itself. Its inputs, weights and outputs differ by some amount between the runs; the
-outputs may differ by what its own arithmetic can round (bounds.py) plus GAIN times the difference of what it was given.
+Every call of a module is judged separately. Its inputs, weights and outputs differ by some amount between the
+runs. The outputs may differ by the rounding of its own arithmetic (bounds.py) plus GAIN times the difference
+of its inputs.
 So a difference is attributed to where it arises, not to where it is largest. Code between two modules belongs to the
 module around them, and code outside all modules to the script.
 """
@@ -65,6 +66,6 @@ def _first_of_step(step: Step) -> Finding | None:
 
 
 def _first_of_passes(step: Step) -> Finding | None:
-    """Judge the forward and backward passes, which alternate where there are several micro-batches."""
+    """Judge the forward and backward passes, which alternate if there are several micro batches."""
     found = [forward.first(step), forward.first_recomputed(step), Backward(step).first()]
     return min((one for one in found if one is not None), key=lambda one: one.moment, default=None)

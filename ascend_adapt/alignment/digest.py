@@ -3,8 +3,8 @@
 The tensor is taken as a matrix of rows and columns. Its elements are multiplied by signs of +1 and -1, which depend on
 the row and the column alone, and are summed into 8 x 8 buckets, by row and column modulo 8. This is a count sketch
 (Charikar, Chen and Farach-Colton, 2002): it is linear, and the squared distance of two sketches is an unbiased estimate
-of the squared distance of the tensors. A permuted or transposed tensor has another sketch, and sketches of the shards
-of a tensor add up to that of the tensor. Everything stays on the tensor's device; nothing is synchronised there.
+of the squared distance of the tensors. A permuted or transposed tensor has a different sketch, and sketches of the
+shards of a tensor add up to that of the tensor. Everything stays on the tensor's device; nothing is synchronised there.
 
 No matrix product is used: its precision depends on settings for TF32 and HF32.
 """
@@ -21,9 +21,9 @@ BUCKETS = 8
 WIDTH = len(STATISTICS) + BUCKETS * BUCKETS
 
 _LARGE = 1e18
-"""From here on squares overflow in fp32. Such values, and the largest of a dtype, are masks' fill: they are counted."""
+"""Squares of larger values overflow in fp32. They, and a dtype's largest value, are fill values: only counted."""
 _BLOCK, _BLOCK_ON_CPU = 1 << 24, 1 << 18
-"""Elements that are converted to fp32 at a time; those of a CPU stay in its cache."""
+"""Number of elements converted to fp32 at a time; on a CPU they fit into the cache."""
 _FLAT, _ROW = 1 << 16, 1024
 _signs: dict[tuple[int, torch.device], torch.Tensor] = {}
 
@@ -87,7 +87,7 @@ def _blocks(values: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
         matrix = values.reshape(number, -1, values.shape[-1])
     elif size <= _FLAT:
         return [(values.reshape(number, -1, 1), 0)]
-    else:  # such as the flat partition of ZeRO: as rows, so that no sign is needed for each element
+    else:  # such as the flat partition of ZeRO: viewed as rows, so that not every element needs its own sign
         rows = size // _ROW
         rest = values[:, rows * _ROW :]
         tail = [(rest.reshape(number, 1, -1), rows)] if rest.numel() else []
@@ -103,7 +103,7 @@ def _of_block(block: torch.Tensor, row: int, column: int, dtype: torch.dtype) ->
     nans = larges = wide.new_zeros(len(wide))
     norm = _norms(wide)
     limit = min(_LARGE, torch.finfo(dtype).max) if dtype.is_floating_point else _LARGE
-    # Reading the norm would synchronise a device; there, the slower way costs little.
+    # Reading the norm would synchronise a device, where the slower way costs little.
     if wide.device.type != "cpu" or not bool((norm < limit).all()):
         nans = wide.isnan().sum((1, 2)).float()
         small = wide.abs() < limit
@@ -117,7 +117,7 @@ def _of_block(block: torch.Tensor, row: int, column: int, dtype: torch.dtype) ->
 
 
 def _norms(matrices: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each matrix, from those of its rows: one fp32 sum over millions loses digits."""
+    """Return the norm of each matrix, from those of its rows: one fp32 sum over millions of elements loses digits."""
     return torch.linalg.vector_norm(torch.linalg.vector_norm(matrices, dim=2), dim=1)
 
 

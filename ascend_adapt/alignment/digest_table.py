@@ -1,6 +1,6 @@
 """The digests of one step's tensors, by row. Small tensors of one shape are copied, and digested together.
 
-A digest takes about twenty kernels, however small the tensor is, and most tensors of a step have the shape of others.
+A digest takes about twenty kernels, however small the tensor is, and many tensors of a step have the same shape.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ascend_adapt.alignment.digest import WIDTH, digest, digest_all, is_digestib
 from ascend_adapt.alignment.shards import Shard
 
 _SMALL = 1 << 18
-"""Elements of a tensor that is copied; the kernels of a larger one take longer than their launch."""
+"""Maximum elements of a tensor that is copied; kernels on a larger one take longer than their launch."""
 _MOST_COPIED = 1 << 24
-"""Elements of all copies."""
+"""Maximum elements of all copies."""
 
 
 class DigestTable:
@@ -52,7 +52,7 @@ class DigestTable:
     def array(self) -> np.ndarray:
         """Return all digests as float32 [rows, WIDTH], with NaN for tensors without one; one transfer per device."""
         for device in {device for device, *_ in self._copies if device.type != "cpu"}:
-            getattr(torch, device.type).synchronize(device)  # the copies may be of other streams
+            getattr(torch, device.type).synchronize(device)  # the copies may have been made on other streams
         self._digest_copies(list(self._copies))
         table = torch.full((self._count, WIDTH), float("nan"))
         for device in {digests.device for _, digests in self._digests}:

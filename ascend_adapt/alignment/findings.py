@@ -1,4 +1,4 @@
-"""Findings and the report of a comparison: where two runs part, or how far they agree."""
+"""Findings and the report of a comparison: where two runs diverge, or how closely they agree."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Finding:
     call: int = 0
     details: tuple[str, ...] = ()
     replayable: bool = False
-    """Whether a replay of the module shows the difference, from its inputs."""
+    """Whether a replay of the module from its inputs reproduces the difference."""
     moment: int = 0
-    """Number of A's tensor that differs first, in the order of time inside the step."""
+    """Number of A's first differing tensor, in the order of time inside the step."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Report:
     steps: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     largest: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """The largest difference of each phase, and where, where no difference was too large."""
+    """The largest difference of each phase, and its location, if none was too large."""
 
     @property
     def first(self) -> Finding | None:

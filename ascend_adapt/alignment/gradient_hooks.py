@@ -18,7 +18,7 @@ from ascend_adapt.alignment.shards import Shard
 
 
 def with_gradient(step: RecordedStep, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor:
-    """Return this version of a tensor, digested at its first appearance as this shard; its gradient is awaited."""
+    """Return this version of a tensor, digested at its first appearance as this shard; its gradient follows."""
     known = step.known(tensor, shard)
     if known is not None:
         return known
@@ -38,7 +38,7 @@ def _on_gradient(step: RecordedStep, recorded: RecordedTensor, shard: Shard | No
 
 
 def watch_parameters(step: RecordedStep, module: nn.Module, name: Name) -> None:
-    """Record what each backward pass adds to the gradients of a module's own parameters."""
+    """Record the gradients that each backward pass adds to a module's own parameters."""
     for own, parameter in module._parameters.items():
         if parameter is not None and parameter.requires_grad and id(parameter) not in step.hooked:
             full, shard = f"{name.path}.{own}".lstrip("."), shards.of_parameter_gradient(module, own, parameter)

@@ -13,7 +13,7 @@ from ascend_adapt.errors import AlignmentError, one_line
 
 
 def save(folder: Path, step: int, name: str, call: int, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-    """Save one call of a module; what is neither a tensor nor plain data is left out."""
+    """Save one call of a module; values that are neither tensors nor plain data are left out."""
     path = path_of(folder, step, name, call)
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = {
@@ -28,13 +28,13 @@ def save(folder: Path, step: int, name: str, call: int, module: nn.Module, args:
 
 
 def load(folder: str | Path, name: str, step: int = 1, call: int = 0) -> dict[str, Any]:
-    """Return what was saved of one call: class, args, kwargs, output, state and training.
+    """Return the saved data of one call: class, args, kwargs, output, state and training.
 
     Args:
         folder: a rank's folder of a recording, such as DIR/rank-0.
 
     Raises:
-        AlignmentError: nothing was saved of it, or the file holds more than tensors and plain data.
+        AlignmentError: nothing was saved for it, or the file holds more than tensors and plain data.
     """
     path = path_of(Path(folder), step, name, call)
     try:
@@ -52,7 +52,7 @@ def load(folder: str | Path, name: str, step: int = 1, call: int = 0) -> dict[st
 
 
 def path_of(folder: Path, step: int, name: str, call: int) -> Path:
-    """Return where the inputs of one call are."""
+    """Return the path of the saved inputs of one call."""
     return folder / "inputs" / f"step-{step}.{name or 'model'}.{call}.pt"
 
 

@@ -20,7 +20,7 @@ _SCALARS = (bool, int, float, str, type(None))
 _COPIES_OF_INPUTS = ("BackwardHookFunctionBackward", "PostBackwardFunctionModuleBackward")
 """Torch's full backward hooks and ZeRO-3 give a module a copy of its input, whose gradient is this module's share."""
 _DEEPEST = 4
-"""Nesting of tuples and dicts of tensors that is followed in inputs and outputs."""
+"""Maximum nesting depth of tuples and dicts of tensors in inputs and outputs."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class _Call:
 
 
 class ModuleCalls:
-    """The calls that are under way in each thread.
+    """The calls in progress in each thread.
 
     Args:
         names: names the modules.
@@ -49,12 +49,12 @@ class ModuleCalls:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the calls that are under way, whose end no hook has seen."""
+        """Forget the calls in progress, whose end no hook has seen."""
         self._thread = threading.local()
 
     @property
     def stack(self) -> list[_Call]:
-        """The calls that are under way in this thread, the outermost first."""
+        """The calls in progress in this thread, the outermost first."""
         stack: list[_Call] = self._thread.__dict__.setdefault("stack", [])
         return stack
 
@@ -71,7 +71,7 @@ class ModuleCalls:
         self.stack.append(call)
 
     def leave(self, module: nn.Module, step: RecordedStep | None, args: Any, kwargs: Any, output: Any) -> None:
-        """End a call, and record it in the step that is under way."""
+        """End a call, and record it in the current step."""
         call = self._pop(module)
         if call is None or step is None or not call.is_recorded:
             return
@@ -104,7 +104,7 @@ class ModuleCalls:
             kept_inputs.save(step.folder, step.number, call.name.path, call.index, module, args, kwargs, output)
 
     def abort(self, module: nn.Module) -> None:
-        """End a call whose forward pass an exception has left."""
+        """End a call whose forward pass raised an exception."""
         self._pop(module)
 
     def _pop(self, module: nn.Module) -> _Call | None:
@@ -117,7 +117,7 @@ class ModuleCalls:
         return stack.pop()
 
     def _describe(self, step: RecordedStep, call: _Call) -> None:
-        """Record once what a module is."""
+        """Record the facts about a module, once."""
         if call.name not in self._described:
             self._described.add(call.name)
             line = {"kind": "module", "root": call.name.root, "name": call.name.path}

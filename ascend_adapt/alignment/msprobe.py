@@ -4,7 +4,7 @@ The form, as mindstudio-probe 26.2.0 writes it: DIR/step<k>/rank<r> with dump.js
 counts from 0, and one process without a rank is proc<pid>. dump.json maps "Module.<path>.<class>.forward.<call>",
 ".backward.<call>" and ".parameters_grad.<call>" to tensors with Max, Min, Mean and Norm. Of a backward pass, "input" is
 the gradient of the module's output and "output" that of its input. Entries of functions ("Functional...", "Tensor...")
-have no counterpart in a recording. There is no sketch, so that permuted tensors and changed signs may not be seen.
+have no counterpart in a recording. There is no sketch, so permuted tensors and changed signs may go unnoticed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Step:
         self._rows: list[np.ndarray] = []
         self._later: list[tuple[dict[str, Any], dict[str, Any]]] = []
         inside: dict[str | None, list[str]] = {}
-        for name in data:  # modules that return one after another also began so
+        for name in data:  # modules that return one after another also began in that order
             inside.setdefault(parents.get(name), []).append(name)
         self._add_calls(None, None, inside)
         for entry, gradient in self._later:
@@ -137,7 +137,7 @@ class _Step:
         is_float = tensor.get("Norm") is not None
         numbers[NANS] = sum(math.isnan(each) for each in statistics) if is_float else 0
         numbers[LARGES] = sum(math.isinf(each) for each in statistics)
-        numbers[NORM] = norm  # whole numbers have none there
+        numbers[NORM] = norm  # integers have none there
         numbers[SUM] = mean * math.prod(tensor["shape"])
         numbers[MIN], numbers[MAX] = low, high
         self._rows.append(numbers)
@@ -169,7 +169,7 @@ def write(ranks: dict[int, Recording], folder: Path) -> int:
         AlignmentError: the folder is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise AlignmentError(f"{folder}: is not empty, expected a new folder — name another")
+        raise AlignmentError(f"{folder}: is not empty, expected a new folder — give another")
     for rank, each in ranks.items():
         for number, record in each.steps.items():
             home = folder / f"step{number - 1}" / f"rank{rank}"

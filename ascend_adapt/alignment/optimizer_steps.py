@@ -27,7 +27,7 @@ class _Pending:
 
 
 class OptimizerSteps:
-    """The steps of optimizers that are under way."""
+    """The optimizer steps in progress."""
 
     def __init__(self, names: ModuleNames) -> None:
         self._names = names
@@ -42,7 +42,7 @@ class OptimizerSteps:
         groups: list[dict[str, Any]],
         updates: Callable[[], list[Update]],
     ) -> None:
-        """Record gradients, and weights before the step (arguments as updates.StepRecorder has them)."""
+        """Record gradients, and weights before the step; arguments as for updates.StepRecorder."""
         if any(one.optimizer is optimizer for one in self._pending):  # its step calls that of its base class
             self._pending.append(_Pending(optimizer))
             return
@@ -62,7 +62,7 @@ class OptimizerSteps:
         self._pending.append(pending)
 
     def end(self, step: RecordedStep | None, optimizer: object) -> bool:
-        """Record weights and state after the step; return False for a step inside another of the same optimizer."""
+        """Record weights and state after the step; return False for a step nested in one of the same optimizer."""
         pending = self._pending.pop() if self._pending and self._pending[-1].optimizer is optimizer else None
         if pending is None:
             return True

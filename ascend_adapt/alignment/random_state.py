@@ -1,4 +1,4 @@
-"""Digests of the states of the random number generators, so that two runs can be compared before they draw."""
+"""Digests of the states of the random number generators, to compare two runs before they draw random numbers."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ascend_adapt.errors import AlignmentError
 
 @dataclass
 class RankGroup:
-    """One rank, or tensor-parallel group, of both runs, and the differences that its earlier steps left."""
+    """One rank, or tensor-parallel group, of both runs, and the differences after its earlier steps."""
 
     rank: int
     ours: list[Recording]

@@ -1,4 +1,4 @@
-"""One step as it is recorded: its lines, and the digests of its tensors in the order of time."""
+"""One step during recording: its lines, and the digests of its tensors in the order of time."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class RecordedTensor:
         return entry | ({"shard": _as_list(self.shard)} if self.shard is not None else {})
 
     def gradient_entry(self) -> dict[str, Any]:
-        """Return what the gradient adds to an entry, once the step is over."""
+        """Return the gradient's part of an entry, after the end of the step."""
         entry: dict[str, Any] = {"gradient": self.gradient}
         return entry | ({"gradient_shard": _as_list(self.gradient_shard)} if self.gradient_shard is not None else {})
 
 
 @dataclass
 class RecordedStep:
-    """What is gathered during one step; rows are numbered in the order of time."""
+    """The data gathered during one step; rows are numbered in the order of time."""
 
     number: int
     folder: Path
@@ -65,7 +65,7 @@ class RecordedStep:
     def known(self, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor | None:
         """Return this version of a tensor, if it was digested in this step as this shard.
 
-        Of which shard it is, the module that makes it may not say, and the one that takes it may: None is no other one.
+        The module that produces it may not know its shard, while its consumer does: None matches any shard.
         """
         seen = self._known.get(id(tensor))
         if seen is None or seen[0]() is not tensor or seen[1] != _version(tensor):
@@ -82,7 +82,7 @@ class RecordedStep:
     def entry(self, tensor: torch.Tensor, shard: Shard | None, once: bool = False) -> dict[str, Any]:
         """Return the entry of a tensor without its gradient.
 
-        ``once``: it is digested once a version. Optimizers and DeepSpeed change tensors without a new version.
+        ``once``: digest each version once. Optimizers and DeepSpeed change tensors without a new version.
         """
         return ((self.known(tensor, shard) if once else None) or self.record(tensor, shard)).entry()
 

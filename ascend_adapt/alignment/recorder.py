@@ -1,6 +1,6 @@
-"""Records the steps of a training process by hooks: global ones on modules and optimizers, others on their tensors.
+"""Records the steps of a training process by hooks: global hooks on modules and optimizers, others on their tensors.
 
-Nothing of the program is replaced, and outside the recorded steps only the optimizer's hook is left. A step is
+Nothing in the program is replaced, and outside the recorded steps only the optimizer's hook remains. A step is
 everything from the first call of a module with gradients up to the next such call after an optimizer has stepped.
 """
 
@@ -84,7 +84,7 @@ class Recorder:
     # Modules
 
     def _watch_modules(self) -> None:
-        """Install the hooks on modules if this step or the one that begins next is recorded, else remove them."""
+        """Install the hooks on modules if this step or the next one is recorded, else remove them."""
         is_near = self._number in self._steps or (bool(self._stepped) and self._number + 1 in self._steps)
         if is_near and not self._on_modules:
             self._calls.clear()
@@ -112,7 +112,7 @@ class Recorder:
         self._calls.enter(module, None if is_between else self._step)
 
     def _after_call(self, module: nn.Module, args: Any, *rest: Any) -> None:
-        """``rest`` is (kwargs, output), or (None,) where an exception has left the forward pass."""
+        """``rest`` is (kwargs, output), or (None,) if the forward pass raised an exception."""
         if torch.compiler.is_compiling() or os.getpid() != self._pid:
             return
         if len(rest) == 1:
@@ -161,7 +161,7 @@ class Recorder:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Report why nothing more is recorded; the training itself is worth more than its recording."""
+        """Report why recording stops; the training itself continues."""
         self._report(f"--record {self._folder}: {one_line(error)}, recording stops in this process")
         self.close()
 

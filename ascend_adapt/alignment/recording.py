@@ -59,7 +59,7 @@ class Writer:
 
 @dataclass
 class StepRecord:
-    """What one rank recorded of one step."""
+    """The record of one step by one rank."""
 
     number: int
     path: Path
@@ -87,7 +87,7 @@ class StepRecord:
 
 @dataclass
 class Recording:
-    """What one rank recorded."""
+    """The recording of one rank."""
 
     path: Path
     facts: dict[str, Any]
@@ -110,7 +110,7 @@ def read(folder: Path) -> dict[int, Recording]:
     folders = rank_folders(folder)
     if not folders:
         raise AlignmentError(
-            f"{folder}: no folder rank-N, expected a recording — make one with ascend-run --record {folder} train.py"
+            f"{folder}: no folder rank-N, expected a recording — create one with ascend-run --record {folder} train.py"
         )
     return {rank: _read_rank(path) for rank, path in folders.items()}
 
@@ -172,4 +172,4 @@ def refuse_existing(folder: Path) -> None:
     """
     if rank_folders(folder) or (folder.exists() and not folder.is_dir()):
         kind = "a recording is already there" if folder.is_dir() else "is a file"
-        raise AlignmentError(f"{folder}: {kind}, expected a new folder — name another, or remove it")
+        raise AlignmentError(f"{folder}: {kind}, expected a new folder — give another, or remove it")

@@ -25,7 +25,7 @@ def rank(environ: Mapping[str, str]) -> int:
 
 
 def facts(rank: int, device: torch.device, modules: list[nn.Module]) -> dict[str, Any]:
-    """Return what is recorded once for a rank."""
+    """Return the facts that are recorded once for a rank."""
     native = [each.tp for each in modules if hasattr(getattr(each, "tp", None), "size")]
     tp = (native[0].rank, native[0].size) if native else shards.tensor_ranks()
     compiled = [type(each).__name__ for each in modules if _is_compiled(each)]
@@ -44,10 +44,10 @@ def facts(rank: int, device: torch.device, modules: list[nn.Module]) -> dict[str
 
 
 def settings_of(module: nn.Module) -> str:
-    """Return what a module prints of itself, such as sizes, epsilons and probabilities."""
+    """Return the settings in a module's repr, such as sizes, epsilons and probabilities."""
     try:
         return f"{module.extra_repr()[:_LONGEST]}{'' if module.training else ' (eval mode)'}".strip()
-    except Exception as error:  # a program's own method, which only printing would have called
+    except Exception as error:  # a method of the program, which otherwise only printing calls
         return f"extra_repr: {type(error).__name__}"
 
 

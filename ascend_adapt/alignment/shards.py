@@ -1,4 +1,4 @@
-"""Which axis of a tensor is sharded over tensor-parallel ranks, where a module says so.
+"""The axis of a tensor that is sharded over tensor-parallel ranks, as declared by modules.
 
 Read from the native trainer's layouts, and from the attributes that Megatron-LM and its descendants set.
 """
@@ -23,7 +23,7 @@ _PARALLEL_STATES = (
 
 @dataclass(frozen=True)
 class Shard:
-    """A rank's shard of a tensor: along ``axis``, or, if that is None, one of the terms that sum up to the tensor.
+    """A rank's shard of a tensor: along ``axis``, or, if that is None, one of the terms whose sum is the tensor.
 
     With a stride the tensor concatenates ``stride`` tensors (gate and up of a gated layer), and the rank has its shard
     of each.
@@ -52,7 +52,7 @@ def tensor_ranks() -> tuple[int, int] | None:
 
 
 def of_parameter(module: nn.Module, name: str, parameter: torch.Tensor) -> Shard | None:
-    """Return the shard that a parameter is, or None: it is complete, or unknown."""
+    """Return the shard that a parameter is; None if it is complete or unknown."""
     tp = _tensor_parallel(module)
     layouts: Any = getattr(module, "layouts", {})
     if tp is not None and name in layouts and layouts[name].cut is not None:
@@ -72,7 +72,7 @@ def of_megatron(parameter: torch.Tensor, tp: tuple[int, int] | None = None) -> S
 def of_parameter_gradient(module: nn.Module, name: str, parameter: torch.Tensor) -> Shard | None:
     """Return the shard that a backward pass computes of a parameter's gradient.
 
-    With sequence parallelism each rank has the term of its positions, which Megatron sums up before the optimizer.
+    With sequence parallelism each rank has the term of its positions, which Megatron sums before the optimizer step.
     """
     tp = _tensor_parallel(module)
     if tp is not None and getattr(parameter, "sequence_parallel", False):
@@ -115,7 +115,7 @@ def of_input_gradient(module: nn.Module) -> Shard | None:
 
 
 def _is(module: nn.Module, layer: str) -> bool:
-    """Return whether a module is such a layer, also of Transformer Engine (TELayerNormColumnParallelLinear)."""
+    """Return whether a module is such a layer, including Transformer Engine's (TELayerNormColumnParallelLinear)."""
     return type(module).__name__.endswith(layer)
 
 

@@ -113,7 +113,7 @@ class Pair:
             of: "row" for the tensors, "gradient" for their gradients.
         """
         if part == "inputs" and of == "gradient" and not self._same_form:
-            return {}  # of msprobe it is this call's share, of ours that of all uses of the tensor
+            return {}  # msprobe has this call's share, ours the sum over all uses of the tensor
         if (key, part, of) not in self._errors:
             mine, theirs = self.a.tensors(key, part), self.b.tensors(key, part)
             found = {path: self._error(key, path, mine[path], theirs[path], of) for path in mine if path in theirs}
@@ -147,11 +147,11 @@ class Pair:
         return self.compared(one, other, f"{key[1]} {path}")
 
     def compared(self, one: Value | None, other: Value | None, what: str) -> float | None:
-        """Return the difference of two tensors, None where their layouts cannot be joined."""
+        """Return the difference of two tensors, None if their layouts cannot be joined."""
         if one is None or other is None:
             return None
         if one.shape != other.shape:
-            # Of a parameter that ZeRO-3 has partitioned, a module keeps no element.
+            # A module keeps no elements of a parameter that ZeRO-3 has partitioned.
             if self._same_layout and one.count and other.count:
                 return math.inf
             self.uncompared.add(what)
@@ -172,12 +172,12 @@ class Pair:
 
     @cached_property
     def weights_together(self) -> float:
-        """The difference of all weights, taken as one vector."""
+        """The difference of all weights, as one vector."""
         return self._together({key: (self.a.weights[key], self.b.weights[key]) for key in self.weight_errors})
 
     @cached_property
     def gradients_together(self) -> float:
-        """The difference of what the backward passes computed for all parameters, taken as one vector."""
+        """The difference of the gradients that the backward passes computed, as one vector."""
         keys = self.a.gradients.keys() & self.b.gradients.keys()
         return self._together({key: (self.a.gradients[key], self.b.gradients[key]) for key in keys})
 
@@ -207,7 +207,7 @@ class Pair:
         return self._own_weights.get((key[0], key[1]), [])
 
     def limits(self, key: Key) -> Limits:
-        """Return what a call computes, in both runs."""
+        """Return the limits of a call's computation, in both runs."""
         if key not in self._limits:
             inner = self.inside(key)
             total = Limits()

@@ -1,4 +1,4 @@
-"""What an optimizer that is not a torch.optim.Optimizer reports to the recorder of its process."""
+"""Recording of optimizers that are not a torch.optim.Optimizer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Update:
     weight: torch.Tensor
     gradient: torch.Tensor | None
     state: Callable[[], Mapping[str, Any]]
-    """Returns its state; read after the step, which may create it."""
+    """Returns the parameter's state; called after the step, which may create it."""
 
 
 class StepRecorder(Protocol):
-    """Records the steps of such an optimizer."""
+    """Records the steps of an optimizer that is not a torch.optim.Optimizer."""
 
     def optimizer_step(
         self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
@@ -31,7 +31,7 @@ class StepRecorder(Protocol):
         """Record the optimizer step made inside this context.
 
         Args:
-            optimizer: what is the same object in each step.
+            optimizer: an object that is the same in each step.
             kind: its name.
             groups: hyperparameters of each group of parameters.
             updates: returns its parameters, with their names in the model.
@@ -42,7 +42,7 @@ _current: StepRecorder | None = None
 
 
 def current() -> StepRecorder | None:
-    """Return the recorder of this process, if it is being recorded."""
+    """Return the recorder of this process, or None."""
     return _current
 
 

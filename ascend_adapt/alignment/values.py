@@ -1,4 +1,4 @@
-"""Digests as one tensor's numbers, joined from the shards of tensor-parallel ranks, and the distance between two."""
+"""The digest of a tensor, joined from the shards of tensor-parallel ranks, and the distance between two tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Value:
 
     @property
     def norm(self) -> float:
-        """Its Euclidean norm; where it was not recorded, that of its sketch, or of its smallest and largest element."""
+        """Its Euclidean norm; if not recorded, that of its sketch, or of its smallest and largest element."""
         sketch = self.numbers[FIRST_BUCKET:]
         for norm in (float(self.numbers[NORM]), math.sqrt(float((sketch**2).sum()))):
             if not math.isnan(norm):
@@ -49,7 +49,7 @@ class Value:
 
 
 def distance(one: Value, other: Value) -> float:
-    """Return the estimated Euclidean distance of two tensors; infinite where NaN or Inf are in one of them alone."""
+    """Return the estimated Euclidean distance of two tensors; infinite if only one of them has NaN or Inf."""
     import numpy as np
 
     a, b = one.numbers, other.numbers
@@ -57,7 +57,7 @@ def distance(one: Value, other: Value) -> float:
         return math.inf
     estimates = [
         float(np.linalg.norm(a[FIRST_BUCKET:] - b[FIRST_BUCKET:])),  # NaN of msprobe, which keeps statistics only
-        abs(float(a[NORM] - b[NORM])),  # this one and those below are never more than the distance
+        abs(float(a[NORM] - b[NORM])),  # this and the following are lower bounds of the distance
         abs(float(a[SUM] - b[SUM])) / math.sqrt(max(1, one.count)),
         abs(float(a[MIN] - b[MIN])),
         abs(float(a[MAX] - b[MAX])),
@@ -66,7 +66,7 @@ def distance(one: Value, other: Value) -> float:
 
 
 def error(one: Value | None, other: Value | None) -> float:
-    """Return the distance relative to the larger norm; 0 for two zeros, and where a side is missing."""
+    """Return the distance relative to the larger norm; 0 for two zeros, or if a side is missing."""
     if one is None or other is None:
         return 0.0
     size = max(one.norm, other.norm)
@@ -75,7 +75,7 @@ def error(one: Value | None, other: Value | None) -> float:
 
 
 def factor(one: Value, other: Value) -> tuple[float, float]:
-    """Return the factor that brings the first tensor closest to the second, and the relative distance that is left."""
+    """Return the factor that brings the first tensor closest to the second, and the remaining relative distance."""
     a, b = one.numbers[FIRST_BUCKET:], other.numbers[FIRST_BUCKET:]
     times = float(a @ b) / float(a @ a) if a.any() else 0.0
     size = math.sqrt(float(b @ b))
@@ -103,7 +103,7 @@ def value_of(entries: list[dict[str, Any]], digests: list[np.ndarray], key: str 
         numbers = np.sum(each, axis=0)
         numbers[MIN], numbers[MAX] = min(one[MIN] for one in each), max(one[MAX] for one in each)
         numbers[NORM] = math.sqrt(sum(float(one[NORM]) ** 2 for one in each))
-        if shard[0] is None:  # terms of a sum: their norms and extremes say nothing of its own
+        if shard[0] is None:  # terms of a sum: its own norm and extremes do not follow from theirs
             numbers[[NORM, MIN, MAX]] = math.nan
         else:
             shape[shard[0]] *= len(entries)

@@ -1,4 +1,4 @@
-"""`ascend-run --record`: records this process from the moment that it has imported torch.
+"""`ascend-run --record`: records this process from its import of torch on.
 
 The rank is known when the first step begins: a program may start its ranks itself, after this process was adapted.
 """

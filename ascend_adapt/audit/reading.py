@@ -103,7 +103,7 @@ def _keeps_original(one: Judged) -> bool:
 
 
 def _refused(site: Site, verdict: Verdict, own: Targets) -> str:
-    """Return the call that the original accepts and the replacement refuses, or ""."""
+    """Return a call that the original accepts and the replacement does not, or ""."""
     theirs, ours = verdict.definition, _replacement(site, own)
     if not isinstance(theirs, syntax.Definition) or ours is None or ours.decorator_list or theirs.decorator_list:
         return ""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _ABSENT = object()
-# Code that assigns for somebody else.
+# Modules that assign on behalf of others.
 _HELPERS = ("wrapt", "unittest", "functools", "contextlib", "pluggy", "importlib", "_pytest", "typing")
 _IGNORED = ("__doc__", "__dict__", "__weakref__", "__abstractmethods__", "_abc_impl", "__annotations__", "__module__")
 _PYTHONS_OWN = ("distutils", "_distutils_hack", "site")
@@ -31,7 +31,7 @@ class Recorder:
     """Changes in this process."""
 
     def __init__(self) -> None:
-        # With the originals, which keeps them alive: ids stay theirs.
+        # Holds the originals too: while they live, their ids are not reused.
         self._changes: list[tuple[dict[str, Any], Any]] = []
         self._classes: dict[type, dict[str, Any]] = {}
         self._watched: dict[str, type] = {}
@@ -53,10 +53,10 @@ class Recorder:
                 recorder.add(name, attribute, old, value, sys._getframe(1))
 
         try:
-            # Not by assignment: some modules have a __setattr__ of their own.
+            # Not by assignment: some modules define __setattr__.
             ModuleType.__setattr__(module, "__class__", type(base.__name__, (base,), {"__setattr__": assign}))
         except TypeError:
-            return  # a module that is an object of its own kind: its classes are still compared
+            return  # a module object of another type: its classes are still compared
         self._watched[name] = base
 
     def add(self, module: str, attribute: str, old: Any, new: Any, frame: FrameType | None) -> None:
@@ -94,7 +94,7 @@ class Recorder:
             old, new = before.get(attribute, _ABSENT), now.get(attribute)
             if old is new or attribute in _IGNORED or not (callable(_plain(new)) or callable(_plain(old))):
                 continue
-            # None does not say who assigned it.
+            # None does not show which package assigned it.
             writer, place = ("unknown", "") if attribute in now and new is None else _origin(new)
             if writer and _root(writer) != _root(cls.__module__):
                 self._record(f"{cls.__module__}.{cls.__qualname__}.{attribute}", old, new, writer, place)
@@ -120,7 +120,7 @@ class Recorder:
 
 
 def _names(module: Any) -> dict[str, Any]:
-    """Return the attributes of a module without asking it for any: a lazy one would import something."""
+    """Return the attributes of a module without attribute access, which would trigger lazy imports."""
     return object.__getattribute__(module, "__dict__") if issubclass(type(module), ModuleType) else {}
 
 
@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
 
 
 def _origin(value: Any) -> tuple[str, str]:
-    """Return the module and place where the code of a value is written."""
+    """Return the module and location of a value's code."""
     value = _plain(value)
     while isinstance(value, FunctionType) and isinstance(inner := value.__dict__.get("__wrapped__"), FunctionType):
         if value.__code__.co_filename != inner.__code__.co_filename:
@@ -152,7 +152,7 @@ def _described(value: Any) -> str:
 
 
 def _fake_modules() -> list[str]:
-    """Return modules in sys.modules that no loader made, as patchers do for modules that they expect and miss."""
+    """Return modules in sys.modules without a loader, with which patchers replace missing modules."""
     found = []
     for name, module in list(sys.modules.items()):
         names = _names(module)
@@ -174,7 +174,7 @@ def _is_ours(module: str) -> bool:
 
 
 class _Finder:
-    """Import finder that has each module watched as soon as its import is complete."""
+    """Import finder that watches each module as soon as its import is complete."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -200,7 +200,7 @@ class _Finder:
 
 
 class _Loader:
-    """Loader that hands the module to the recorder after it has run; it is gone from the module before."""
+    """Loader that passes the module to the recorder after execution; it removes itself from the module first."""
 
     def __init__(self, loader: Any, recorder: Recorder) -> None:
         self._loader, self._recorder = loader, recorder

@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the processes of a command changed; the same change in several of them counts once."""
+    """The changes that the processes of a command made; the same change in several of them counts once."""
 
     command: tuple[str, ...]
     exit_code: int

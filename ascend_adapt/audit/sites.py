@@ -36,7 +36,7 @@ class Site:
 
     @property
     def is_wrapper(self) -> bool:
-        """Whether the replacement takes the original, by the naming that patchers share."""
+        """Whether the replacement wraps the original, judging by the patchers' common naming."""
         return self.replacement.rpartition(".")[2].endswith(("wrapper", "decorator", "Wrapper", "Decorator"))
 
 
@@ -101,7 +101,7 @@ def imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _dotted(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the dotted path of an expression such as ``module.Class.method``, or "" if it is of nothing imported."""
+    """Return the dotted path of an expression such as ``module.Class.method``, or "" if its root is not imported."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -16,7 +16,7 @@ from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.judge.installation import SourceTree
 
 EXISTS, MISSING, UNKNOWN = "exists", "missing", "unknown"
-# Of difflib: above it, a name is probably the same one renamed.
+# difflib's ratio above which a name is probably the missing one, renamed.
 _CLOSE = 0.88
 
 
@@ -30,7 +30,7 @@ class Verdict:
     is_method: bool = False
 
 
-# A module that may have names which its text does not mention.
+# A module that may define names dynamically.
 _OPEN = re.compile(r"import \*|__getattr__|_LazyModule|\bglobals\(\)")
 
 
@@ -158,19 +158,19 @@ class Targets:
 
 
 def _surest(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the first verdict of the surest kind: it exists, else it may, else it does not."""
+    """Return the most certain verdict: exists, else unknown, else missing."""
     return min(verdicts, key=lambda one: (EXISTS, UNKNOWN, MISSING).index(one.state))
 
 
 def _similar(scope: ast.Module | ast.ClassDef, name: str) -> str:
-    """Return which name bound there is close to a missing one, as text to append."""
+    """Return the closest existing name to a missing one, as text to append."""
     bound = {one.lower(): one for statement in syntax.statements(scope) for one in syntax.names_bound(statement)}
     close = difflib.get_close_matches(name.lower(), bound, 1, _CLOSE)
     return f", it has {bound[close[0]]}" if close else ""
 
 
 def _is_namespace(folder: Path) -> bool:
-    """Return whether a folder is a package without ``__init__.py``; one with stubs for a compiled module is none."""
+    """Return whether a folder is a package without ``__init__.py``; a folder of stubs for a compiled module is not."""
     return folder.is_dir() and not any(folder.parent.glob(f"{folder.name}.*so"))
 
 
@@ -179,7 +179,7 @@ def _bound_by(alias: ast.alias) -> str:
 
 
 def _home(node: ast.ImportFrom, package: str) -> str:
-    """Return the module that an import names, also a relative one in ``package``."""
+    """Return the module that an import refers to, including a relative one in ``package``."""
     if not node.level:
         return str(node.module)
     parts = package.split(".")

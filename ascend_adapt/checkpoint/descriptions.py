@@ -64,7 +64,7 @@ def of_megatron(arguments: Mapping[str, Any], rows: int, where: Path, *, is_core
         raise CheckpointError(
             f"{where}: {', '.join(wrong)}, which the native model does not support — use upstream's own tools"
         )
-    # Upstream fills in encoder_seq_length from seq_length, and refuses both on its command line.
+    # Upstream fills in encoder_seq_length from seq_length, and rejects both on its command line.
     given = {name: value for name, value in arguments.items() if value is not None and name != "encoder_seq_length"}
     positions = given.get("position_embedding_type")
     if isinstance(positions, StandIn):
@@ -72,7 +72,7 @@ def of_megatron(arguments: Mapping[str, Any], rows: int, where: Path, *, is_core
     try:
         options = Options(_version_of(given, is_core=is_core), given, {})
         vocabulary = _vocabulary(given.get("tokenizer_type", ""), given.get("vocab_file"), rows)
-        # The table has these rows, whatever multiple they were padded to.
+        # The table has this number of rows, whatever multiple it was padded to.
         options.given |= {"pad_vocab_size_to": rows}
         return replace(megatron_model.read_model(options, vocabulary, Parallel()), padded_vocab_size=rows)
     except ConfigError as error:

@@ -67,7 +67,7 @@ def open_checkpoint(path: Path, given: Given | None = None, expected: str | None
 
 
 def _special_file(path: Path) -> Path | None:
-    """Return a pipe, socket or device in a checkpoint: reading it could wait for ever."""
+    """Return a pipe, socket or device in a checkpoint: reading it could block forever."""
     return next((one for one in path.rglob("*") if one.exists() and not (one.is_file() or one.is_dir())), None)
 
 

@@ -133,7 +133,7 @@ class DistributedTensors:
 
 @dataclass(frozen=True)
 class Entry:
-    """What ``write_distributed`` writes: a tensor, or data that becomes an entry of bytes.
+    """An item for ``write_distributed``: a tensor, or data that becomes an entry of bytes.
 
     ``stacked``: the tensor is slice [number, ...] of a tensor [count, ...] under this name.
     """
@@ -191,7 +191,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
             elsewhere = [name for name in names if Path(name).name != name]
         except (CheckpointError, MemoryError):
             raise
-        # What a damaged pickle raises is not documented to be one error.
+        # The errors that a damaged pickle raises are not documented.
         except Exception as error:
             raise CheckpointError(
                 f"{self._file}: cannot be read ({type_and_message(error)}), expected the metadata of a "

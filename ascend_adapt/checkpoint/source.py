@@ -38,9 +38,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Given:
-    """What a user states about a checkpoint beside its path.
+    """User-supplied facts about a checkpoint besides its path.
 
-    ``config`` replaces the configuration that is stored with it, ``assumed`` is its model if none is stored.
+    ``config`` replaces the configuration stored with it; ``assumed`` is its model if none is stored.
     ``master_weights``: read fp32 master weights from ZeRO shards.
     """
 
@@ -53,8 +53,8 @@ class Given:
 class Source:
     """A checkpoint as the canonical state; tensors are read lazily.
 
-    ``read`` returns a parameter of ``model``, complete, in the dtype of the file. ``layout`` is what ``inspect`` shows
-    beside the model: parallel sizes and files.
+    ``read`` returns a parameter of ``model``, complete, in the dtype of the file. ``layout`` is what
+    ``inspect`` shows besides the model: parallel sizes and files.
     """
 
     dialect: str
@@ -66,7 +66,7 @@ class Source:
     layout: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tokenizer: Path | None = None
-    """Folder of tokenizer files, if the checkpoint has them beside it."""
+    """Folder of tokenizer files, if there are any next to the checkpoint."""
     arguments: Mapping[str, object] = field(default_factory=dict)
     """Arguments of the training run, as the code base saved them."""
     differing: Sequence[str] = ()

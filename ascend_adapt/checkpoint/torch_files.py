@@ -1,8 +1,8 @@
-"""Files of torch.save, read without running anything in them, on a CPU, whatever device and release wrote them.
+"""Files of torch.save, loaded on a CPU without running code from them, whatever device and release wrote them.
 
 torch's own restricted unpickler reads tensors and plain data. Classes of the known code bases, of argparse and of numpy
-become inert stand-ins that only keep their state; nothing is imported for them. Every other name is refused. That
-includes files that an NPU wrote: torch_npu before torch 2.1 named its own function for tensors.
+become inert stand-ins that only keep their state; nothing is imported for them. Every other name is rejected.
+Files that an NPU wrote are supported: torch_npu before torch 2.1 used its own function for tensors.
 
 Sources: torch 2.13.0 torch/_weights_only_unpickler.py; Ascend/pytorch torch_npu/utils/storage.py _rebuild_npu_tensor.
 """
@@ -94,7 +94,7 @@ def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
             stand_ins[name] = _stand_in(name, path)
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror or error}, expected a torch.save file") from error
-        # What a damaged archive raises is not documented to be one error.
+        # The errors that a damaged archive raises are not documented.
         except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
             raise CheckpointError(
                 f"{path}: cannot be read ({type(error).__name__}: {one_line(error)[:200]}), expected a "

@@ -17,7 +17,7 @@ from ascend_adapt.checkpoint.torch_files import load_torch_dict
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
 
-# Of all code bases and their versions: none calls two different things by one name.
+# Names of all code bases and their versions: none uses one name for two different parameters.
 _INSIDE_A_BLOCK = {
     r"^self_attention\.linear_qkv\.layer_norm_": "input_norm.",
     r"^mlp\.linear_fc1\.layer_norm_": "post_attention_norm.",
@@ -72,7 +72,7 @@ def flattened(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterato
 
 
 class TorchShards:
-    """Index of tensors: for each canonical name, the shards' places in order of tensor-parallel rank.
+    """Index of tensors: for each canonical name, the shards' locations in order of tensor-parallel rank.
 
     ``load`` returns the content of a file.
     """
@@ -87,7 +87,7 @@ class TorchShards:
         return self._load(path)
 
     def add(self, name: str, path: Path, keys: tuple[str, ...]) -> None:
-        """Add the place of the next rank's shard; buffers are skipped."""
+        """Add the location of the next rank's shard; buffers are skipped."""
         if not is_buffer(name):
             self.places.setdefault(name, []).append((path, keys))
 
@@ -131,7 +131,7 @@ def open_shards(
     model = describe(sum(piece.shape[0] for piece in words))
     sharding = Sharding(model, convention_of(model), shards.ranks)
     rules = [sharding.rule(names, names[-1]) for names in units(model)]
-    # A norm that upstream makes and does not use, and the last stage's copy of a tied table.
+    # A norm that upstream creates but does not use, and the last stage's copy of a tied table.
     unused = [name for name in shards.places if model.shared_norm and ".post_attention_norm." in name]
     unused += [HEAD] if model.tied_embeddings else []
     refuse_leftover(shards.places, rules, path, unused)

@@ -100,7 +100,7 @@ def placeholder(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
 def mapped_file(content: Any, path: Path) -> Any:
     """Write a file of torch.save without the values of its tensors, and return its content, mapped to the file.
 
-    What is copied into a tensor of the result is written to the file, and needs no memory of its own.
+    Data copied into a tensor of the result goes to the file, and needs no other memory.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with torch.serialization.skip_data(materialize_fake_tensors=True):

@@ -1,8 +1,8 @@
 """fp32 master weights in DeepSpeed's ZeRO shards and universal checkpoints, gathered one parameter at a time.
 
-Stages 1 and 2 flatten the parameters of an optimizer group into one vector, of which each data-parallel rank has a
-part; newer releases save where each parameter's fragment is (``param_slice_mappings``), older ones pack them in order
-of ``param_shapes``. Stage 3 splits each parameter over the ranks, padded to equal lengths.
+Stages 1 and 2 flatten the parameters of an optimizer group into one vector, of which each data-parallel rank
+has a part. Newer releases save where each parameter's fragment is (``param_slice_mappings``); older ones pack
+them in the order of ``param_shapes``. Stage 3 splits each parameter over the ranks, padded to equal lengths.
 
 Sources: DeepSpeed 0.9.2 to 0.19.8 utils/zero_to_fp32.py, runtime/zero/stage_1_and_2.py, runtime/bf16_optimizer.py,
 checkpoint/ds_to_universal.py.
@@ -109,7 +109,7 @@ class MasterWeights(Mapping[str, torch.Tensor]):
             return self._gathers[name]()
         except RuntimeError as error:
             raise CheckpointError(
-                f"{self._where}: {name} has other sizes in the ZeRO shards than in the model states, expected the same "
+                f"{self._where}: {name} differs in size between ZeRO shards and model states, expected the same "
                 "— copy both from one checkpoint"
             ) from error
 
@@ -128,7 +128,7 @@ class UniversalWeights(Mapping[str, torch.Tensor]):
     FOLDER = "zero"
 
     def __init__(self, states: Path) -> None:
-        """Index the folder beside the file ``states``; shapes are recorded there for ZeRO-3 only."""
+        """Index the folder next to the file ``states``; shapes are recorded there for ZeRO-3 only."""
         folder = states.parent / self.FOLDER
         self._files = {str(path.parent.relative_to(folder)): path for path in sorted(folder.glob("**/fp32.pt"))}
         self._shapes = {name: shape for group in _groups(load_torch_dict(states)) for name, shape in group.items()}
@@ -140,7 +140,7 @@ class UniversalWeights(Mapping[str, torch.Tensor]):
         tensor = content.get("param") if isinstance(content, dict) else content
         if not isinstance(tensor, torch.Tensor):
             raise CheckpointError(f"{path}: has no parameter, expected one — copy all of the checkpoint's files")
-        # Of ZeRO-3 the values are flat, and padded.
+        # With ZeRO-3 the values are flat and padded.
         return _joined([tensor], self._shapes[name])() if tensor.dim() == 1 and name in self._shapes else tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _groups(state: Mapping[str, Any]) -> list[Mapping[str, torch.Size]]:
 
 
 def _across(flats: list[torch.Tensor], begin: int, length: int) -> Iterator[torch.Tensor]:
-    """Yield the pieces of [begin, begin + length) of vectors that follow one another."""
+    """Yield the pieces of [begin, begin + length) of concatenated vectors."""
     for flat in flats:
         size = flat.numel()
         if begin < size and length > 0:

@@ -63,7 +63,7 @@ def publish(folder: Path, output: Path, sums_in: Path) -> None:
 
 
 def check_sums(folder: Path) -> None:
-    """Verify a checkpoint's files against the checksums in its folder or the parent folder, if there are any.
+    """Verify a checkpoint's files against the checksums in its folder or the parent folder, if any.
 
     Raises:
         CheckpointError: a file is missing or damaged.

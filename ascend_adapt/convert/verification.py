@@ -43,7 +43,7 @@ class Verification:
         return self.difference <= self.tolerance
 
     def __str__(self) -> str:
-        """Describe it in one line."""
+        """Describe the result in one line."""
         verdict = "verified" if self.passed else "NOT VERIFIED"
         return (
             f"{verdict}: largest relative difference of logits {self.difference:.1e} (tolerance "

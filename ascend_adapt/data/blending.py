@@ -26,7 +26,7 @@ def parse_blend(words: Sequence[str]) -> tuple[list[float], list[str]]:
     """Return the weights and prefixes in "weight prefix weight prefix ...", or those of a single prefix.
 
     Raises:
-        SettingsError: the words have neither form.
+        SettingsError: the arguments have neither form.
     """
     if len(words) == 1:
         return [1.0], [words[0]]
@@ -51,8 +51,8 @@ def normalised(weights: Sequence[float], *, one_by_one: bool) -> list[float]:
 def weights_by_documents(prefixes: Sequence[str], alpha: float = 1.0) -> list[float]:
     """Return GPT-NeoX's weight_by_num_documents: a weight for each token file from its number of documents.
 
-    ``alpha`` is its weighted_sampler_alpha: the closer to 0, the less the numbers count. With p a file's share of all
-    documents, the weights are p ** alpha, normalised, multiplied by 1 - p, and normalised again.
+    ``alpha`` is its weighted_sampler_alpha: the closer to 0, the less the document counts matter. With p a file's
+    share of all documents, the weights are p ** alpha, normalised, multiplied by 1 - p, and normalised again.
     Source: gpt-neox@ea7aefd8 megatron/data/data_utils.py weights_by_num_docs.
 
     Raises:
@@ -75,7 +75,7 @@ def document_weights(counts: Sequence[int], alpha: float) -> list[float]:
     weights = [part / whole * (1 - share) for part, share in zip(boosted, shares, strict=True)]
     if not (whole := sum(weights)):
         raise SettingsError(
-            "weights: all documents are in one token file, expected two with some — leave the others out"
+            "weights: all documents are in one token file, expected them in two or more — leave the empty files out"
         )
     return [weight / whole for weight in weights]
 
@@ -107,7 +107,7 @@ def _greedy(
 ) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     datasets = np.empty(size, np.int16)
     numbers = np.empty(size, np.int64)
-    # A used-up dataset counts as taken infinitely often. With an empty one the helpers would loop for ever.
+    # A used-up dataset counts as taken infinitely often. With an empty one the helpers would loop forever.
     taken = np.where(limits == 0, math.inf, 0.0)
     lags = np.empty(len(weights))
     limited = bool(np.isfinite(limits).any())
@@ -116,7 +116,7 @@ def _greedy(
         before = taken.copy()
         positions = np.maximum(np.arange(first, min(first + step, size), dtype=np.float64), 1.0)
         chosen = []
-        # Each choice depends on the one before: only the products can be made for many samples at once.
+        # Each choice depends on the one before: only the products can be computed for many samples at once.
         for due in positions[:, None] * np.asarray(weights, np.float64):
             np.subtract(due, taken, lags)
             dataset = lags.argmax()

@@ -86,8 +86,8 @@ def long_line(source: Input, line: int) -> str:
 
 
 def _whole_lines(stream: IO[bytes], block_bytes: int, skip_long_lines: bool) -> Iterator[tuple[bytes, int]]:
-    """Complete lines and 0; or b"" and the length of a too long line, so far if it is not skipped."""
-    # What follows the last line break of a block starts the next one: cheaper than reading on to the next line break.
+    """Return complete lines and 0, or b"" and the length of an overlong line (so far, if it is not skipped)."""
+    # What follows the last line break of a block starts the next one: cheaper than reading up to the next line break.
     begun: list[bytes] = []
     length = 0
     while data := stream.read(block_bytes):

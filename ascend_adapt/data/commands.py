@@ -144,7 +144,7 @@ def _run_preprocess(known: argparse.Namespace) -> int:
         encoding=known.encoding,
         commit_seconds=known.commit_interval,
     )
-    # --workers counts the cores: the tokenizer's own threads would come on top.
+    # --workers counts the cores: the tokenizer's own threads would be additional.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # orjson 3.13 crashes the interpreter if Ctrl-C interrupts its import.
     with interruption.ignored():

@@ -130,7 +130,7 @@ def _texts(line: bytes, keys: Sequence[str], loads: Callable[[bytes], Any] | Non
             document = None
     by_orjson = document is not None
     if not by_orjson:
-        # orjson refuses some input that json accepts, such as NaN: json decides, so results are equal without orjson.
+        # orjson rejects some input that json accepts, such as NaN: json decides, so results do not depend on orjson.
         document = _strict_loads(line)
     if not isinstance(document, dict):
         raise BadLine(f"a JSON {_json_type(document)}, expected an object with {', '.join(map(repr, keys))}")
@@ -170,7 +170,7 @@ def _refuse_surrogates(text: str, key: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise BadLine(f"{key!r} holds half of a surrogate pair at {error.start + 1}, expected text") from None
+        raise BadLine(f"{key!r} has half of a surrogate pair at {error.start + 1}, expected text") from None
 
 
 def _json_type(value: Any) -> str:

@@ -84,7 +84,7 @@ class HFEncoder:
 class GigatokenEncoder:
     """gigatoken; only the first ``threads`` of a process counts.
 
-    Up to 0.10 it caches every word without a limit; it is loaded again when that takes too much memory.
+    Up to 0.10 it caches every word without a limit; it is reloaded when the cache takes too much memory.
     """
 
     def __init__(self, tokenizer: Tokenizer, threads: int):

@@ -123,7 +123,7 @@ class GlmTokenizer:
 
     @cached_property
     def sentence_ends(self) -> frozenset[int]:
-        """Ids of words with a mark that ends a sentence; a line break is spelled otherwise, and does not, as in GLM."""
+        """Ids of words with a mark that ends a sentence; a line break does not count, as in GLM."""
         return frozenset(one for word, one in self.words.items() if any(mark in word for mark in _ENDS))
 
     @cached_property

@@ -96,7 +96,7 @@ class IndexCache:
 
 
 def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
-    """The arrays in ``place`` if they are complete and unchanged, else None.
+    """Return the arrays in ``place`` if they are complete and unchanged, else None.
 
     Raises:
         DataError: they exist but this process cannot read them, which waiting for another rank cannot change.

@@ -56,7 +56,7 @@ class Input:
 
 
 def find_inputs(words: Sequence[str], keys: tuple[str, ...] = ("text",)) -> list[Input]:
-    """Return the inputs that ``words`` name, in order: paths, globs or comma lists, whose empty items are ignored.
+    """Return the inputs that ``words`` list, in order: paths, globs or comma lists, whose empty items are ignored.
 
     A folder stands for the files in it with a known suffix, sorted by name, as in lm_dataformat.
 
@@ -65,7 +65,7 @@ def find_inputs(words: Sequence[str], keys: tuple[str, ...] = ("text",)) -> list
     """
     paths = [path for word in words for item in _items(word) for path in _found(item)]
     if not paths:
-        raise DataError("--input: names no files, expected at least one — give a path, a glob or - for standard input")
+        raise DataError("--input: lists no files, expected at least one — give a path, a glob or - for standard input")
     return [replace(found, keys=keys) for path in paths for found in _members(path)]
 
 
@@ -88,8 +88,8 @@ def _matches(item: str) -> list[str]:
         inside = [str(path) for path in sorted(Path(item).iterdir()) if _has_known_suffix(path.name)]
         if not inside:
             raise DataError(
-                f"{item}: a folder without input files, expected names ending in "
-                f"{', '.join((*SUFFIXES, *ARCHIVES))} — name another folder, or rename the files"
+                f"{item}: a folder without input files, expected names ending in {', '.join((*SUFFIXES, *ARCHIVES))} — "
+                "give another folder, or rename the files"
             )
         return inside
     if Path(item).exists():
@@ -120,12 +120,12 @@ def _members(path: str) -> list[Input]:
 
 
 def _refuse_early_end(archive: tarfile.TarFile) -> None:
-    """tarfile takes a damaged or missing header for the end of the archive; a complete archive ends in zeros."""
+    """Reject a truncated archive, which tarfile takes for its end; a complete archive ends in zeros."""
     stream: Any = archive.fileobj
     stream.seek(archive.offset)
     header = stream.read(tarfile.BLOCKSIZE)
     if len(header) < tarfile.BLOCKSIZE:
-        raise EOFError(f"no end of the archive behind byte {archive.offset}")
+        raise EOFError(f"no end of the archive after byte {archive.offset}")
     if header.strip(b"\0"):
         raise DataError(
             f"no header of a member at byte {archive.offset}, expected one or the end — the archive is damaged"
@@ -264,7 +264,7 @@ def _reading_errors(name: str) -> Iterator[None]:
     try:
         yield
     except EOFError as error:
-        raise DataError(f"{name}: ends early ({error}) — the copy is incomplete, fetch it again") from error
+        raise DataError(f"{name}: ends early ({error}) — the copy is incomplete, copy it again") from error
     except OSError as error:
         raise DataError(f"{name}: {system_error(error)}, expected a readable file — check the file") from error
     except DataError as error:

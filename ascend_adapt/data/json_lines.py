@@ -22,7 +22,7 @@ def text(value: Any) -> str:
 
 
 def one_of(*choices: Any) -> Check:
-    """Expect one of some values of the same type, so that true is not 1."""
+    """Check that a value is one of ``choices`` and has the same type, so that true is not 1."""
 
     def check(value: Any) -> str:
         fits = any(value == one and type(value) is type(one) for one in choices)

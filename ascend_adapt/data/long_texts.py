@@ -2,8 +2,8 @@
 
 A byte-level BPE encodes one word at a time, and its regular expression alone decides where words begin. It has no
 look-behind, and looks ahead only from white space. So a letter or digit before a space, line break, comma or full stop
-ends a word, and the next word begins there, independent of the rest of the text. If any other part of a tokenizer might
-look across a cut, nothing is cut.
+ends a word, and the next word begins there, independent of the rest of the text. If any other part of a
+tokenizer might look across a cut, the text is not cut.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Megatron's data helpers in numpy: the GPT functions of the C++ `helpers` of Megatron, its forks and GPT-NeoX.
 
 Used where those cannot be compiled. Names, arguments, results and types are the same, so the order of samples is, too.
-Functions that only BERT and similar models need are refused by name.
+Functions that only BERT and similar models need raise an error.
 
 Sources: Megatron-LM@v2.5 megatron/data/helpers.cpp, Megatron-LM@core_v0.9.0 and @d98e8a64
 megatron/core/datasets/helpers.cpp, gpt-neox@ea7aefd8 megatron/data/helpers.cpp (signatures).
@@ -88,7 +88,7 @@ def build_exhaustive_blending_indices(
 
 
 def build_mapping(*arguments: Any) -> None:
-    """Refuse the mapping of BERT, T5 and ICT datasets.
+    """Reject the mapping of BERT, T5 and ICT datasets.
 
     Raises:
         DataError: always.

@@ -28,13 +28,13 @@ JOURNAL_FORMAT = 1
 # Size of a unit of work: blocks larger than the cache are slower, and gigatoken splits those above 1 << 20.
 BLOCK_BYTES = 1_000_000
 
-# How much text an engine is compared with the reference on before the run.
+# Amount of text on which an engine is compared with the reference before the run.
 SAMPLE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
 class PreprocessRequest:
-    """Request of `ascend-adapt preprocess`; ``inputs`` are the words after --input as typed."""
+    """Request of `ascend-adapt preprocess`; ``inputs`` are the arguments after --input as typed."""
 
     inputs: tuple[str, ...]
     output_prefix: str
@@ -114,8 +114,8 @@ def preprocess(
     tokenizer = load_tokenizer(request.tokenizer, _sample(inputs, request))
     if request.append_eod and tokenizer.eod is None:
         raise DataError(
-            "--append-eod: the tokenizer has no '<|endoftext|>', expected an end of document — add it, or leave the "
-            "option out"
+            "--append-eod: the tokenizer has no '<|endoftext|>', expected an end-of-document token — add it, "
+            "or leave the option out"
         )
     recipe = EncodingRecipe(
         request.keys,
@@ -241,7 +241,7 @@ def _sample(inputs: list[Input], request: PreprocessRequest) -> list[str]:
 
 
 def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
-    """Digest of everything that the output depends on; inputs count by name, size and time."""
+    """Digest of everything that the output depends on; inputs are identified by name, size and modification time."""
     files = [(source.path, source.member, _stamp(source.path)) for source in inputs]
     tokenizer = request.tokenizer
     given = [path for path in (tokenizer.vocab_file, tokenizer.merge_file) if path]
@@ -256,7 +256,7 @@ def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
         tokenizer.type,
         once,
     )
-    if request.encoding != UTF8:  # so that runs started before --encoding existed resume
+    if request.encoding != UTF8:  # so that runs started before --encoding existed can resume
         options = (*options, request.encoding)
     return hashlib.sha256(json.dumps([JOURNAL_FORMAT, files, contents, given, options]).encode()).hexdigest()
 
@@ -275,7 +275,7 @@ def _disk_errors(prefix: str) -> Iterator[None]:
     except OSError as error:
         if ran_out(error):
             raise DataError(
-                f"preprocess: {system_error(error)}, expected room for this run — try fewer --workers"
+                f"preprocess: {system_error(error)}, expected enough memory and processes — try fewer --workers"
             ) from error
         raise DataError(
             f"{error.filename or prefix}: {system_error(error)}, expected to write there — check --output-prefix"

@@ -1,4 +1,4 @@
-"""Sample order: which tokens make up the k-th training sample, bit for bit as in Megatron and its forks.
+"""Sample order: the tokens of the k-th training sample, bit for bit as in Megatron and its forks.
 
 The sequences of a split are concatenated, epoch after epoch, in a shuffled order (document_index). Sample i begins
 at token i * seq_length of that stream (sample_index) and ends on the first token of sample i + 1. The samples are then
@@ -71,8 +71,9 @@ def find_dialect(name: str) -> Dialect:
 class SampleOrder:
     """Sample order: three indices and the number of epochs E that they span.
 
-    document_index [E * sequences]: sequences in their order of concatenation. sample_index [N + 1, 2]: for each sample
-    the place in document_index and the offset in tokens there. shuffle_index [N]: which sample is the k-th.
+    document_index [E * sequences]: sequences in their order of concatenation. sample_index [N + 1, 2]: for
+    each sample the index in document_index and the offset in tokens there. shuffle_index [N]: the number of
+    the k-th sample.
     """
 
     document_index: NDArray[Any]
@@ -106,7 +107,7 @@ def build_sample_order(
     """
     rules = find_dialect(dialect)
     if not (rules.has_options or (drop_last_partial_sequence and extra_token)):
-        raise SettingsError(f"dialect {dialect}: partial or non-overlapping samples, expected neither — mcore has them")
+        raise SettingsError(f"dialect {dialect}: partial or non-overlapping samples, expected neither — use mcore")
     documents = np.asarray(documents)
     extra = int(extra_token)
     tokens = int(np.sum(sizes.take(documents), dtype=np.int64))
@@ -141,21 +142,21 @@ def samples_available(epochs: int, tokens: int, seq_length: int, drop_last_parti
     total = epochs * tokens - extra
     if drop_last_partial:
         return total // seq_length
-    # Megatron-core divides in single precision here, which is off by some samples from 2**24 tokens on.
+    # Megatron-core divides in single precision here, which is off by a few samples from 2**24 tokens on.
     return int(np.ceil(np.float32(total) / np.float32(seq_length)))
 
 
 def index_dtype(places: int, longest: int) -> np.dtype[Any]:
-    """Return the dtype of a sample index: int64 if a place in document_index or an offset needs it, else int32."""
+    """Return the dtype of a sample index: int64 if an index or an offset needs it, else int32."""
     return np.dtype(np.int32 if max(places, longest) <= np.iinfo(np.int32).max else np.int64)
 
 
 def build_sample_index(
     sizes: NDArray[Any], document_index: NDArray[Any], seq_length: int, num_samples: int, extra: int = 1
 ) -> NDArray[Any]:
-    """Return the sample index [num_samples + 1, 2]: each sample's place in document_index and offset, and the end.
+    """Return the sample index [num_samples + 1, 2]: each sample's index in document_index and offset, and the end.
 
-    The place is that of the sequence with the sample's first token (extra = 1) or its predecessor's last token (0).
+    It is the index of the sequence with the sample's first token (extra = 1) or its predecessor's last token (0).
     """
     dtype = index_dtype(len(document_index), int(sizes.max(initial=0)))
     index = np.empty((num_samples + 1, 2), dtype)
@@ -178,7 +179,7 @@ def build_sample_index(
         ahead += rows * seq_length - tokens
         if row > num_samples:
             break
-    # Where tokens run out, the helpers stop at the end of the last sequence.
+    # If tokens run out, the helpers stop at the end of the last sequence.
     index[row:] = len(document_index) - 1, int(sizes[document_index[-1]]) - extra
     # The first sample begins with the first sequence, even an empty one.
     index[0] = 0

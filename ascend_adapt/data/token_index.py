@@ -29,7 +29,7 @@ HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {code: np.dtype(name) for code, name in {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}.items()}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
-# How many sequences are processed together, as an array may be larger than memory.
+# Number of sequences processed at a time, because an array may be larger than memory.
 CHUNK = 1 << 20
 
 DAMAGED = "the file is damaged or incomplete, create it again"

@@ -81,10 +81,10 @@ class LoadedTokenizer:
 
 
 def load_tokenizer(request: TokenizerRequest, sample: list[str] | None = None) -> LoadedTokenizer:
-    """Return the requested tokenizer; an engine is first compared with the reference on PROBE and ``sample``.
+    """Return the requested tokenizer; its engine is first compared with the reference on PROBE and ``sample``.
 
     Raises:
-        DataError: a file or library is missing or wrong, or the engine gives other ids.
+        DataError: a file or library is missing or wrong, or the engine gives different ids.
         SettingsError: the type is unknown, or needs other files.
     """
     if request.type not in TYPES:
@@ -128,7 +128,7 @@ def _of_vocabulary_and_merges(library: Any, vocab_file: str, merge_file: str) ->
     if missing:
         # Text with these bytes would be dropped silently here, and become id 0 in Megatron.
         raise DataError(
-            f"{vocab_file}: {len(missing)} of the 256 letters for bytes are missing, such as {missing[0]!r}, expected "
+            f"{vocab_file}: {len(missing)} of the 256 byte symbols are missing, such as {missing[0]!r}, expected "
             "all of them — is it the vocabulary of a byte-level BPE?"
         )
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -171,7 +171,7 @@ def _of_hf(tokenizer: tokenizers.Tokenizer, file: str, request: TokenizerRequest
     for setting, value in (("padding", tokenizer.padding), ("truncation", tokenizer.truncation)):
         if value is not None:
             raise DataError(f"{file}: {setting} is {value}, expected none — remove it, it would change documents")
-    # BPE's dropout and Unigram's sampling give other tokens in each epoch: they cannot be stored in a file.
+    # BPE dropout and Unigram sampling give different tokens in each epoch, which a file cannot store.
     for setting in ("dropout", "alpha", "nbest_size"):
         if value := getattr(tokenizer.model, setting, None):
             raise DataError(
@@ -235,7 +235,7 @@ def _tiktoken(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     name = request.vocab_file or ""
     if name not in tiktoken.list_encoding_names():
         known = ", ".join(tiktoken.list_encoding_names())
-        raise SettingsError(f"--vocab-file: {name!r}, expected one of tiktoken's encodings — name {known}")
+        raise SettingsError(f"--vocab-file: {name!r}, expected one of tiktoken's encodings — give {known}")
     encoding = _parsed(name, tiktoken.get_encoding, name)
     return LoadedTokenizer(TiktokenEncoder(encoding), encoding.n_vocab, encoding.eot_token, "tiktoken", encoding.decode)
 
@@ -267,7 +267,7 @@ def _choose(
     sample: list[str],
     tiktoken_encoder: Callable[[], Encoder] | None,
 ) -> tuple[Encoder, str]:
-    """The encoder for ``tokenizer``: a named engine must work, one that `auto` finds may fail and is replaced by hf."""
+    """Return the encoder for ``tokenizer``: a requested engine must work, while `auto` falls back to hf."""
     reference = HFEncoder(tokenizer)
     engine = request.engine
     if engine == "auto":
@@ -306,7 +306,7 @@ def _refuse_ambiguous_merges(merge_file: Path) -> None:
 
 
 def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest) -> Any:
-    """tiktoken's encoding of a byte-level BPE; it merges in the order of ids, so the merges must have that order."""
+    """Return tiktoken's encoding of a byte-level BPE, whose merges must be in the order of ids."""
     vocabulary: dict[str, int] = json.loads(vocab_file.read_text(encoding="utf-8"))
     merges = [
         line.split(" ")

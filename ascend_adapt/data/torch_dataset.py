@@ -143,7 +143,7 @@ def gpt_dataset(
     Args:
         data_path: a prefix of token files, or Megatron's list of alternating weights and prefixes.
         dataloader_type: "single" is the order of ``dialect`` once, "cyclic" shuffles its samples again each epoch.
-        num_samples: how many samples train, valid and test need; they are part of the order. None: one epoch.
+        num_samples: the samples that train, valid and test need; the order depends on them. None: one epoch.
         cache: the folder of the index cache, default a folder next to the token files.
         shared_storage: whether all hosts see the same cache; else one rank per host builds it.
 
@@ -171,7 +171,7 @@ def gpt_dataset(
         tokens = IndexedDataset(prefix)
         asked = wanted if wanted is None or len(prefixes) == 1 else samples_to_ask_for(wanted, weight)
         if asked is not None:
-            # Else a run with just enough text would lack the hidden sample at its end.
+            # Otherwise a run with just enough text would lack the hidden sample at its end.
             asked += rules.hides_last_sample
         order = _cached_order(
             progress,
@@ -222,8 +222,8 @@ def _sequences(tokens: IndexedDataset, part: str, split: str, dialect: str) -> r
     sequences = split_sequences(split, len(tokens), dialect)[PARTS.index(part)]
     if not sequences:
         raise DataError(
-            f"{tokens.prefix}: no sequence in {part} by --split {split}, expected some of its {len(tokens)} — give "
-            "that part more"
+            f"{tokens.prefix}: no sequence in {part} by --split {split}, expected some of its {len(tokens)} — "
+            "give that part a larger share"
         )
     return sequences
 

@@ -44,7 +44,7 @@ class UnfinishedTokens:
         if len(tokens) and tokens.dtype != self.dtype and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
             token = next(int(edge) for edge in (tokens.max(), tokens.min()) if not limits.min <= edge <= limits.max)
             raise DataError(
-                f"{self.prefix}: token id {token}, expected {limits.min} to {limits.max}, what {self.dtype.name} holds"
+                f"{self.prefix}: token id {token}, expected {limits.min} to {limits.max}, as {self.dtype.name}"
                 " — the vocabulary size that the tokenizer reports is too small for its ids"
             )
         if len(sizes) and sizes.max() > np.iinfo(np.int32).max:
@@ -96,8 +96,8 @@ def publish(prefix: Path) -> None:
 class Journal:
     """Journal of an interruptible run, next to its first output, and the locks on all of its outputs.
 
-    ``state`` is None for a new run, else what ``write`` was last given by a run of the same ``job``, if no other run
-    has begun any of the outputs since: the locks hold the job that did.
+    ``state`` is None for a new run, else the state that a run of the same ``job`` last wrote, if no other run
+    has begun any of the outputs since: the lock files record the job that did.
     """
 
     def __init__(self, prefixes: Sequence[Path], job: str):
@@ -146,7 +146,7 @@ class Journal:
                 folder.rmdir()
 
     def close(self) -> None:
-        """Release the locks, so that another run may resume."""
+        """Release the locks, so that another run can resume."""
         for lock in self._locks:
             lock.close()
 
@@ -168,7 +168,7 @@ def _all_locked(prefixes: Sequence[Path]) -> list[IO[bytes]]:
             locks.append(_locked(prefix))
     except BaseException:
         for prefix, lock in zip(prefixes, locks, strict=False):
-            if not lock.read():  # not an interrupted run's
+            if not lock.read():  # no interrupted run has it
                 lock_path(prefix).unlink(missing_ok=True)
             lock.close()
         raise
@@ -179,7 +179,7 @@ def _locked(prefix: Path) -> IO[bytes]:
     """The lock file, locked and open at its start.
 
     Raises:
-        DataError: another process has it.
+        DataError: another process holds the lock.
     """
     while True:
         lock = open(lock_path(prefix), "ab+")  # noqa: SIM115  held as long as the journal
@@ -221,6 +221,6 @@ def _open_at(path: Path, length: int) -> IO[bytes]:
     found = stream.tell()
     if found < length:
         stream.close()
-        raise DataError(f"{path}: {found} bytes, expected {length} as in its journal — run again, from the start")
+        raise DataError(f"{path}: {found} bytes, expected {length} as in its journal — run again from the beginning")
     stream.truncate(length)
     return stream

@@ -132,7 +132,7 @@ class Workers:
         elif count > 1:
             self._run = _in_worker
             context = multiprocessing.get_context("spawn")
-            # This starts multiprocessing's resource tracker, which handles Ctrl-C but not the end of a terminal.
+            # This starts multiprocessing's resource tracker, which handles Ctrl-C but not SIGHUP.
             with _interrupts_held():
                 self._stopping = context.Event()
             self._executor = ProcessPoolExecutor(

@@ -6,7 +6,7 @@
 Values of variables whose names look like secrets, and passwords in URLs, are left out.
 """
 
-# Must run on Python 3.8: this file is copied to hosts that have nothing else.
+# Must run on Python 3.8: this file is copied to hosts without other software.
 from __future__ import annotations
 
 import argparse
@@ -27,7 +27,7 @@ from typing import Any
 
 FORMAT = 1
 ASCEND = "/usr/local/Ascend"
-# Whole files that `doctor` reads; small ones only.
+# Small files that `doctor` reads in full.
 FILES = (
     "/etc/ascend_install.info",
     "/etc/os-release",

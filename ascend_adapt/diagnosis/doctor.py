@@ -159,7 +159,7 @@ def _limit(which: int, unit: int) -> int | None:
 
 
 def _output(command: tuple[str, ...], environ: Mapping[str, str]) -> Ran | None:
-    """Return the result of a driver tool, or None if it is not on PATH; a dead driver ends in a timeout."""
+    """Return the result of a driver tool, or None if it is not on PATH; a hung driver ends in a timeout."""
     path = shutil.which(command[0], path=environ.get("PATH", os.defpath))
     if path is None:
         return None

@@ -28,8 +28,8 @@ class EvidenceError(AdaptError):
 class EvidenceRecord:
     """Evidence record: one observation of one patch.
 
-    ``versions`` are those of the target's distribution, of the required packages, and of torch, torch_npu, CANN and the
-    SoC where present; ``commit`` is the commit of this project, ``date`` the day.
+    ``versions`` are those of the target's distribution, of the required packages, and of torch, torch_npu,
+    CANN and the SoC if present; ``commit`` is the commit of this project, ``date`` the day.
     """
 
     patch: str

@@ -19,7 +19,7 @@ from ascend_adapt.problems.log_text import LogText
 class LogReport:
     """Report of one log; ``last_exception``: its line and frames, if no known problem matches.
 
-    ``is_empty``: whether the log has nothing but white space.
+    ``is_empty``: whether the log contains only white space.
     """
 
     file: str
@@ -40,7 +40,7 @@ class LogReport:
 
 
 def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[LogReport], list[str]]:
-    """Return a report of each log, and plugin errors; of a folder, its rank logs or else its ``*.log`` files are read.
+    """Return a report of each log, and plugin errors. In a folder, rank logs are read, or else all ``*.log`` files.
 
     ``-`` is standard input.
 

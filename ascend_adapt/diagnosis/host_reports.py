@@ -71,7 +71,7 @@ _OPTIONAL = ("cann_homes", "last_errors", "processor", "kernel")
 
 @dataclass(frozen=True)
 class HostReport:
-    """Report of one collected host: the software below torch_npu, findings, and error codes in its device logs."""
+    """Report of one collected host: the stack under torch_npu, findings, and error codes in its device logs."""
 
     file: str
     host: str
@@ -184,7 +184,7 @@ def _lay_out(root: Path, data: Mapping[str, Any]) -> None:
 
 
 def _inside(root: Path, path: str) -> Path:
-    """Return a path of that host under ``root``; an untrusted file must not name a path outside it."""
+    """Return a path of that host under ``root``; an untrusted file must not refer to a path outside it."""
     if not path.startswith("/") or ".." in Path(path).parts:
         raise SettingsError(
             f"{path}: is not an absolute path, expected the path of a file on a collected host — collect again"

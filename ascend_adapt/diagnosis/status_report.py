@@ -174,7 +174,7 @@ def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]
 
 
 def _failure(run_dir: Path, job: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what the launcher printed about the failure of a job; if it names no cause, where to look next."""
+    """Return what the launcher printed about the failure of a job; without a cause, where to look next."""
     lines = [str(text) for text in job.get("failure", ())]
     if lines and not any(line.startswith("next step: ") for line in lines):
         lines.append(f"next step: `ascend-adapt explain {run_dir}` prints the last exception of each rank's log")
@@ -182,7 +182,7 @@ def _failure(run_dir: Path, job: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _job(run_dir: Path) -> dict[str, Any]:
-    """Return what the launcher wrote about the job, or {}."""
+    """Return the launcher's job file, or {}."""
     try:
         job = json.loads((run_dir / "job.json").read_text())
     except (OSError, ValueError, RecursionError):

@@ -1,9 +1,9 @@
 """Kernels of the emulated device: each aten operator runs as the CPU's kernel, on the memory of the npu tensors.
 
 torch_npu's own kernels would make CANN compile and launch an operator. Those that compute are overridden one by one;
-torch_npu itself still creates, views and frees tensors. Where it has no kernel it falls back to the CPU, with copies in
-both directions. That fallback cannot be overridden as a whole, so its operators are registered one by one as well.
-Loaded in ranks only.
+torch_npu itself still creates, views and frees tensors. If it has no kernel, it falls back to the CPU, with
+copies in both directions. That fallback cannot be overridden as a whole, so its operators are registered one by one as
+well. Loaded in ranks only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ascend_adapt.errors import OperatorMissing
 from ascend_adapt.npu_limits.limit import LimitNotKept
 
 # torch_npu itself creates, shares, resizes and casts tensors: a rehearsal tests its allocator, its storages and its
-# rules (a cast to float64 gives float32). It also chooses the form of attention, and calls that through the dispatcher.
+# rules (a cast to float64 gives float32). It also chooses the attention variant, and calls that through the dispatcher.
 _OF_TORCH_NPU = frozenset(
     (
         "_has_compatible_shallow_copy_type",
@@ -77,7 +77,7 @@ def install() -> list[str]:
     of_torch_npu = _registered("PrivateUse1")
     without_kernel = _registered("CPU") - of_torch_npu
     for composite in ("ExplicitAutograd", "ExplicitAutogradNonFunctional", "ImplicitAutograd"):
-        without_kernel -= _registered(f"Composite{composite}")  # made of other operators, whatever the device
+        without_kernel -= _registered(f"Composite{composite}")  # composed of other operators on every device
     installed = []
     copies: dict[str, Callable[..., Any]] = {
         "aten::_pack_padded_sequence": _pack_padded_sequence,
@@ -152,7 +152,7 @@ def kernel(
             report.synchronisation(name)
         only_shapes = full_size.is_on() and not shapes.is_computed(operator, run_on_host, args, kwargs)
         call = _Call(name, mixes, only_shapes)
-        # A remembered result has the shapes of the first one, so none whose shape depends on values is remembered.
+        # A cached result has the shapes of the first call, so results whose shapes depend on values are not cached.
         key = None
         if only_shapes and not outs and not waits and not _has_mask(args):
             everything = [*args, *kwargs.values()]
@@ -261,7 +261,7 @@ class _Call:
         """Return the device that the call runs on.
 
         Raises:
-            RuntimeError: its tensors are on several.
+            RuntimeError: its tensors are on several devices.
         """
         if self._stranger is not None and self._device is not None and not self._mixes:
             raise RuntimeError(
@@ -278,8 +278,8 @@ class _Call:
                 report.missing(self._name)
                 kind = "quantized" if value.is_quantized else str(value.layout).removeprefix("torch.")
                 raise OperatorMissing(
-                    f"{self._name}: its result is {kind}, expected a dense tensor, which is all that the emulated NPU "
-                    "holds — use a variant of the model without it for the rehearsal"
+                    f"{self._name}: its result is {kind}, expected a dense tensor, the only kind that the "
+                    "emulated NPU supports — use a variant of the model without it for the rehearsal"
                 )
             return known[1] if known is not None else as_npu(value, device, operator=self._name)
         if isinstance(value, (list, tuple)):
@@ -296,7 +296,7 @@ def _refusal(full_name: str) -> Callable[..., Any]:
     def refuse_call(*args: Any, **kwargs: Any) -> Any:
         report.missing(full_name)
         raise OperatorMissing(
-            f"{full_name}: the emulated NPU does not have it, a real one does — use a variant of the model without it "
+            f"{full_name}: the emulated NPU lacks it, a real one has it — use a variant of the model without it "
             "for the rehearsal, or register a kernel with torch.library"
         )
 
@@ -319,9 +319,9 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
 
 
 def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
-    """Return the data with its padding, [T * B, ...], and the batch sizes on the host, where the lengths are too.
+    """Return the data with its padding, [T * B, ...], and the batch sizes on the host, like the lengths.
 
-    Source: op-plugin@517f2e7 opapi/PackPaddedSequenceKernelNpuOpApi.cpp; _pad_packed_sequence takes it like that.
+    Source: op-plugin@517f2e7 opapi/PackPaddedSequenceKernelNpuOpApi.cpp; _pad_packed_sequence expects it in this form.
     """
     if lengths.device.type != "cpu":
         raise RuntimeError(f"'lengths' argument should be a CPU tensor, but got {lengths.device} tensor")
@@ -370,7 +370,7 @@ def _registered(key: str) -> set[str]:
 
 
 def _library(namespace: str) -> Any:
-    # Registrations live as long as the object that made them.
+    # Registrations live as long as the object that created them.
     _libraries.append(torch.library.Library(namespace, "IMPL"))
     return _libraries[-1]
 

@@ -1,4 +1,4 @@
-"""Cache of what the emulation downloads and builds, in a folder of this user; each entry is created atomically."""
+"""Cache of the emulation's downloads and builds, in a folder of this user; each entry is created atomically."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(environ: Mapping[str, str]) -> Path:
         ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise EmulationError(
-            f"{home}: others may write to it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
+            f"{home}: other users may write it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
         )
     return home
 

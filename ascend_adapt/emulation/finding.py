@@ -1,4 +1,4 @@
-"""What a rehearsal finds at one line of a script, how serious it is on a cluster, and what to write instead."""
+"""Findings of a rehearsal: the line of a script, the severity on a cluster, and the replacement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_COMPILED = "not compiled"
 _KINDS = (UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED, SCALER, CAST, ON_THE_HOST, WAIT, NOT_COMPILED)
 
 _INSTEAD = {
-    UNSUPPORTED: "nothing after it was rehearsed: use a variant of the model without it",
+    UNSUPPORTED: "the rehearsal stopped here: use a variant of the model without it",
     LIMIT: "change the call to stay within the limit",
     CUDA_ONLY: "use torch.accelerator, or the same function of torch.npu",
     NOT_MOVED: "call model.to(device) before you create the optimizer",
@@ -49,7 +49,7 @@ class Finding:
     file: str
     line: int
     count: int
-    """Of the rank that has most."""
+    """The number on the rank with the most."""
     bytes: int
     detail: str
     steps: int
@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def instead(self) -> str:
-        """What to write instead."""
+        """The suggested replacement."""
         base = self.what.partition(".")[0] if self.what.startswith("aten::") else self.what
         return _INSTEAD_OF_OPERATORS.get(base, _INSTEAD[self.kind])
 
@@ -67,7 +67,7 @@ class Finding:
         return f"{self.file}:{self.line}" if self.file else "(unknown line)"
 
     def text(self) -> str:
-        """Return what was found, without its place."""
+        """Return the finding's text, without its location."""
         often = f"{self.count} time{'' if self.count == 1 else 's'}"
         if self.kind in (WAIT, ON_THE_HOST) and self.steps and self.count >= self.steps:
             a_step = round(self.count / self.steps, 1)
@@ -79,7 +79,7 @@ class Finding:
 
 
 def merged(ranks: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    """Return the findings of all ranks, the most serious first; where ranks agree, that of the rank with most."""
+    """Return the findings of all ranks, the most serious first; of equal ones that of the rank with the most."""
     most: dict[tuple[str, str, str, int], Finding] = {}
     for facts in ranks:
         for one in facts.get("findings", ()):

@@ -1,6 +1,6 @@
 """NPUGraph on the emulated device: kernels that run during a capture are called again at each replay; in ranks only.
 
-They write to the tensors of the capture. A real graph needs no host in between, so waiting for the device is refused.
+They write to the tensors of the capture. A real graph runs without the host, so waiting for the device is rejected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_capturing() -> bool:
 
 
 def refuse_wait(name: str) -> None:
-    """Refuse a host-device sync during a capture.
+    """Reject a host-device sync during a capture.
 
     Raises:
         RuntimeError: a graph is being captured.
@@ -40,12 +40,12 @@ def refuse_wait(name: str) -> None:
     if _captured is not None:
         raise RuntimeError(
             f"{name}: waits for the device while a graph is captured, expected only work on the device — move it "
-            "out of the captured code; a real NPU refuses it too"
+            "out of the captured code; a real NPU rejects it too"
         )
 
 
 def install() -> None:
-    """Replace what torch_npu's NPUGraph calls of CANN."""
+    """Replace the CANN calls of torch_npu's NPUGraph."""
     import torch_npu
 
     module = getattr(torch_npu.npu, "graphs", None)

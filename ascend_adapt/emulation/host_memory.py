@@ -9,7 +9,7 @@ from ascend_adapt.emulation.full_size import values
 
 _pending = library.pending()
 _CPU = torch.device("cpu")
-# While a model is built inside deepspeed.zero.Init, DeepSpeed replaces torch's constructors by those of the device.
+# While a model is built inside deepspeed.zero.Init, DeepSpeed replaces torch's constructors with those of the device.
 _empty = torch.empty
 
 
@@ -40,7 +40,7 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
         raise RuntimeError(
             f"a tensor {list(tensor.size())} {str(tensor.dtype).removeprefix('torch.')}: reaches beyond its storage of "
             f"{memory.nbytes()} bytes, which was shrunk or freed (as FSDP does) — gather it again before it is used; a "
-            "real NPU would read other memory"
+            "real NPU would read unrelated memory"
         ) from None
     if tensor.is_conj():
         alias = torch._conj(alias)
@@ -86,6 +86,6 @@ def as_npu(
 
 
 def fill_stand_in(tensor: torch.Tensor, operator: str) -> None:
-    """Fill a result of an operator over tensors without values, if tensors of its size hold values."""
+    """Fill the result of an operator over tensors without values, if tensors of its size hold values."""
     if values.hold(tensor):
         as_cpu(tensor).fill_(values.stand_in(operator, tensor.dtype))

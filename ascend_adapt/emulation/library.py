@@ -51,7 +51,7 @@ def statistics() -> Statistics:
 
 
 class Traffic(ctypes.Structure):
-    """What this rank launched of one collective, dtype and group; as in hccl.c."""
+    """This rank's launches of one collective, dtype and group; as in hccl.c."""
 
     _fields_ = [
         ("name", ctypes.c_char * 24),
@@ -73,12 +73,12 @@ def traffic() -> list[dict[str, Any]]:
 
 
 def ignore_lost_ranks() -> None:
-    """Let collectives that fail from now on, because another rank has ended, never end instead."""
+    """Let collectives that would fail because another rank has ended hang instead, from now on."""
     ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_is_ending").value = 1
 
 
 def value_bytes() -> tuple[int, int]:
-    """Return the most bytes of a floating tensor, and of another one, that holds values at full size."""
+    """Return the maximum bytes of a floating-point tensor, and of any other, that holds values at full size."""
     names = ("ascend_adapt_emulated_float_bytes", "ascend_adapt_emulated_other_bytes")
     floats, others = (ctypes.c_int.in_dll(load(), name).value for name in names)
     return floats, others
@@ -106,7 +106,7 @@ _locate: list[Any] = []
 
 
 def locate_calls_by(line: Callable[[], object]) -> None:
-    """Let errors of collectives name the line of the script, as ``line()`` of the calling thread returns it."""
+    """Let errors of collectives report the line of the script, as ``line()`` returns it in the calling thread."""
 
     def write(into: Any, room: int) -> None:
         text = str(line()).encode()[-room + 1 :] + b"\0"

@@ -1,6 +1,6 @@
 """The line of the user's own code that a call on the device comes from; loaded in ranks only.
 
-The user's own code is in no folder of installed packages or of Python: a script, a package beside it, a checkout.
+The user's own code is in no folder of installed packages or of Python: a script, a package next to it, a checkout.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _is_own: dict[CodeType, bool] = {}
 def of_caller() -> Line:
     """Return the innermost line of the user's own code in this thread, else in the main thread.
 
-    Autograd and hooks of torch run in threads without a Python frame of the user's: then the main thread, which called
-    backward(), is the place. A program that consists of installed code only is located there.
+    Autograd and hooks of torch run in threads without a Python frame of the user's: then the line is that of
+    the main thread, which called backward(). A program that consists of installed code only is located there.
     """
     # No variable here may hold this function's own frame: such a cycle would keep the tensors of all its callers.
     return _innermost(sys._getframe(1)) or _innermost(_of_main_thread()) or UNKNOWN

@@ -14,21 +14,21 @@ PAIRED = (
 
 
 def require(torch: str) -> None:
-    """Check that a torch_npu may pair with a torch release; of one newer than all of these, pip knows.
+    """Check that a torch_npu may pair with a torch release; for newer ones, pip decides.
 
     Raises:
-        EmulationError: none does.
+        EmulationError: no torch_npu does.
     """
     if torch in PAIRED or Version(torch) > Version(PAIRED[-1]):
         return
     raise EmulationError(
-        f"torch {torch}: no torch_npu pairs with it, expected one of {', '.join(PAIRED)} — "
+        f"torch {torch}: no torch_npu is built for it, expected one of {', '.join(PAIRED)} — "
         f"install torch=={nearest(torch)}, the nearest"
     )
 
 
 def nearest(torch: str) -> str:
-    """Return the paired release that is nearest to a torch release."""
+    """Return the closest torch release that has a torch_npu."""
 
     def place(release: str) -> int:
         version = Version(release)

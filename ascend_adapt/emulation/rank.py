@@ -26,7 +26,7 @@ def watch() -> None:
 
 
 def report_path(run_dir: Path, process: str) -> Path:
-    """Return the path of a process's report: of a rank by its number, else ``RANK-PID`` or ``pPID``."""
+    """Return the path of a process's report: a rank's has its number, others ``RANK-PID`` or ``pPID``."""
     return run_dir / f"rehearsal.{process}.json"
 
 

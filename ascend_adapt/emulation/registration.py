@@ -16,6 +16,6 @@ def override(library: Any, operator: str, kernel: Callable[..., Any], dispatch_k
     if _TAKES_OVERRIDE:
         library.impl(operator, kernel, dispatch_key, allow_override=True)
         return
-    # Before torch 2.8 the dispatcher uses the newest kernel, but torch.library refuses a second Python kernel.
+    # Before torch 2.8 the dispatcher uses the newest kernel, but torch.library rejects a second Python kernel.
     torch.library._impls.discard(f"{library.ns}/{operator}/{dispatch_key}")
     library.impl(operator, kernel, dispatch_key)

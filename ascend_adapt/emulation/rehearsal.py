@@ -1,4 +1,4 @@
-"""The rehearsal report: what the ranks of a job did on the emulated NPU, what to change, and what the run proves."""
+"""The rehearsal report: operators that the ranks ran on the emulated NPU, what to change, and what the run proves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOES_NOT = (
 def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Sequence[str] = ()) -> list[str]:
     """Return at most 25 lines about a job that ended with ``code``; write rehearsal.json and rehearsal.html.
 
-    With ``annotate="github"`` the lines that GitHub shows at the source follow, one a finding. ``known_problems`` are
+    With ``annotate="github"`` GitHub's annotation commands follow, one per finding. ``known_problems`` are
     lines about known problems of the job on an NPU.
 
     Raises:
@@ -106,12 +106,12 @@ def _patches(applied: list[str]) -> str:
 
 
 def _proof(findings: list[finding.Finding], code: int, some_died: bool, patched: bool) -> list[str]:
-    """Return what the run proves: nothing about what did not run, or was refused."""
+    """Return what the run proves: nothing about calls that did not run or were rejected."""
     if code != 0 or some_died:
         ended = f" with exit code {code}" if code else ""
-        return [f"the job failed{ended}: this proves nothing about what had not run by then"]
+        return [f"the job failed{ended}: this proves nothing about code that had not run by then"]
     refused = any(found.kind in (finding.LIMIT, finding.UNSUPPORTED, finding.CUDA_ONLY) for found in findings)
-    proves = PROVES + (", except those refused above" if refused else "")
+    proves = PROVES + (", except those rejected above" if refused else "")
     return [proves + (", with these patches applied" if patched else ""), DOES_NOT]
 
 
@@ -124,7 +124,7 @@ def _read(run_dir: Path, name: str) -> dict[str, dict[str, Any]]:
                 raise ValueError(f"a JSON {type(content).__name__}")
         except (ValueError, RecursionError) as error:
             raise EmulationError(
-                f"{path}: cannot be read ({one_line(error)}), expected what a rank reported — start the job again"
+                f"{path}: cannot be read ({one_line(error)}), expected a rank's report — start the job again"
             ) from error
     return found
 

@@ -1,4 +1,4 @@
-"""Counters of what a rank does on the emulated device, for the rehearsal report."""
+"""Counters of a rank's activity on the emulated device, for the rehearsal report."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Tally:
     on_the_host: Counter[str] = field(default_factory=Counter)
     """Operators for which torch_npu has no kernel and falls back to the CPU, on a real NPU too."""
     missing: Counter[str] = field(default_factory=Counter)
-    """Operators that torch_npu has and the emulation does not."""
+    """Operators that torch_npu has and the emulation lacks."""
     synchronisations: Counter[str] = field(default_factory=Counter)
-    """What caused host-device syncs."""
+    """Causes of host-device syncs."""
     violations: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     """(operator, limit) -> number of violations, and the details of the first."""
     steps: int = 0
@@ -29,7 +29,7 @@ class Tally:
     flops: int = 0
     """Floating-point operations of matrix products and attention; counted at full size only."""
     recomputed_flops: int = 0
-    """Those of them that a backward pass repeats of the forward pass."""
+    """Forward operations that a backward pass repeats."""
     findings: dict[tuple[str, str, location.Line], list[Any]] = field(default_factory=dict)
     """(kind, what, line of the script) -> count, bytes, and the details of the first."""
 
@@ -68,7 +68,7 @@ def on_the_host(name: str) -> None:
 
 
 def missing(name: str) -> None:
-    """Count one call of an operator that the emulation does not have."""
+    """Count one call of an operator that the emulation lacks."""
     tally.missing[name] += 1
     found(finding.UNSUPPORTED, name)
 
@@ -112,4 +112,4 @@ def violation(operator: str, limit: str, detail: str) -> OperatorLimit:
     count, first = tally.violations.get((operator, limit), (0, detail))
     tally.violations[operator, limit] = (count + 1, first)
     found(finding.LIMIT, operator, f"{detail}, expected: {limit}")
-    return OperatorLimit(f"{operator}: {detail}, expected: {limit} — a real NPU refuses this or returns a wrong result")
+    return OperatorLimit(f"{operator}: {detail}, expected: {limit} — a real NPU rejects this or returns a wrong result")

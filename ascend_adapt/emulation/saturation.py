@@ -13,7 +13,7 @@ import torch
 
 from ascend_adapt.emulation import library
 
-# These move values, or create them from constants; they compute nothing.
+# These move values, or create them from constants, without computing.
 _MOVES = frozenset(
     (
         "_index_put_impl_",
@@ -67,7 +67,7 @@ def is_on() -> bool:
 
 
 def computes(base_name: str) -> bool:
-    """Return whether an aten operator of this name computes what it writes."""
+    """Return whether an aten operator of this name computes its output."""
     return base_name not in _MOVES
 
 

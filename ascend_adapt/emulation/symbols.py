@@ -56,7 +56,7 @@ def defined(library: Path) -> set[str]:
 
 
 def source_of_missing(names: Iterable[str]) -> str:
-    """Return C source in which each of these functions fails and names itself."""
+    """Return C source in which each of these functions fails and reports its name."""
     lines = [
         "/* Generated from the symbols of one torch_npu wheel. */",
         "extern int emulated_missing(const char *name);",
@@ -73,7 +73,7 @@ def _is_of_torch(name: str) -> bool:
 
 
 def _names(listing: str, kinds: str = "") -> set[str]:
-    """Return the names in the output of nm, without those with a version: these are the system's."""
+    """Return the names in the output of nm, without those with a version, which are the system's."""
     found = set()
     for line in listing.splitlines():
         *_, kind, name = line.split()

@@ -1,4 +1,4 @@
-"""Watches for mistakes that no kernel sees: CUDA-only calls, scalers, models and casts; loaded in ranks only."""
+"""Watches for mistakes that kernels cannot detect: CUDA-only calls, scalers, models and casts; loaded in ranks only."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _scaler(call: Any, scaler: Any, args: Any, named: Any) -> None:
 
 
 def _synchronize(call: Any, instance: Any, args: Any, named: Any) -> Any:
-    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch_npu"):  # which does so when it ends
+    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch_npu"):  # which reports it when it ends
         report.found(finding.WAIT, "torch.npu.synchronize")
     return call(*args, **named)
 
 
 def _compile(call: Any, instance: Any, args: Any, named: Any) -> Any:
-    """Trace what is compiled, and run its graphs eagerly: on a real NPU triton-ascend or CANN compiles them."""
+    """Trace compiled functions, and run their graphs eagerly: on a real NPU triton-ascend or CANN compiles them."""
     backend = named.get("backend", "inductor")
     if backend not in _COMPILERS:
         return call(*args, **named)

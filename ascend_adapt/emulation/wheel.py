@@ -46,7 +46,7 @@ class Wheel:
 def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] = lambda text: None) -> Wheel:
     """Return the newest torch_npu for the installed torch; downloaded on first use, which is logged.
 
-    ``ASCEND_ADAPT_TORCH_NPU_WHEEL`` names a wheel file to use instead of a download.
+    ``ASCEND_ADAPT_TORCH_NPU_WHEEL`` is a wheel file to use instead of a download.
 
     Raises:
         EmulationError: torch is not installed, no torch_npu pairs with it, or the download fails.
@@ -64,7 +64,7 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
         wheel = _unpacked(home, Path(given))
         if release(wheel.version) != wanted:
             raise EmulationError(
-                f"{given}: torch_npu {wheel.version} does not pair with torch {torch}, expected torch_npu {wanted} — "
+                f"{given}: torch_npu {wheel.version} is not built for torch {torch}, expected torch_npu {wanted} — "
                 "unset ASCEND_ADAPT_TORCH_NPU_WHEEL, or install the torch that it is for"
             )
         return wheel
@@ -116,7 +116,7 @@ def download(requirement: str, into: Path, options: Sequence[str] = ()) -> Path:
     if result.returncode != 0 or not wheels:
         errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
         raise EmulationError(
-            f"{requirement}: pip finds no wheel of it for this Python and machine "
+            f"{requirement}: pip finds no wheel for this Python and machine "
             f"({one_line(Exception((errors or ['no output'])[-1]))}) — install a version of torch that "
             "`pip index versions torch_npu` lists, or set ASCEND_ADAPT_TORCH_NPU_WHEEL to a wheel file"
         )
@@ -142,7 +142,7 @@ def _of_folder(path: Path) -> Wheel:
 def _unpacked(home: Path, file: Path) -> Wheel:
     """Unpack a wheel once, into a folder named after the file and the hash of its contents."""
     if re.fullmatch(r"torch_npu-[^-]+-cp\d+-cp\d+-[^-]+\.whl", file.name) is None:
-        raise EmulationError(f"{file}: is not named like a torch_npu wheel — give the file as it was downloaded")
+        raise EmulationError(f"{file}: is not the name of a torch_npu wheel — give the file under its original name")
     try:
         digest = _sha256(file)
         name = f"torch_npu/{file.stem}-{digest[:12]}"

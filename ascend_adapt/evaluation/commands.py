@@ -153,7 +153,7 @@ def _below_1(known: argparse.Namespace, name: str) -> bool:
 
 
 def _needs_launcher(known: argparse.Namespace) -> bool:
-    """Whether ranks, or an emulated device, must be started by ascend-run."""
+    """Whether ascend-run must start ranks or an emulated device."""
     return "RANK" not in os.environ and (known.tp > 1 or str(known.device).startswith("npu-emulated"))
 
 
@@ -175,7 +175,7 @@ def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     if code:
-        # ascend-run names the rank logs, so the run directory stays.
+        # ascend-run prints the paths of the rank logs, so the run directory is kept.
         raise DataError(f"{known.tp} ranks: ended with exit code {code}, expected 0 — see their error above")
     found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     shutil.rmtree(scratch)
@@ -224,7 +224,7 @@ def _evaluated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace)
 
     is_glm = isinstance(tokenizer, GlmRun)
     if is_glm and known.task != "copa":
-        raise SettingsError(f"--task {known.task}: {model.source.path} is GLM, expected copa for it — choose that")
+        raise SettingsError(f"--task {known.task}: {model.source.path} is GLM, expected copa for it — choose copa")
     if known.pattern_id is not None and not (is_glm and known.task == "copa"):
         raise SettingsError("--pattern-id: given, expected only for --task copa with GLM — leave it out")
 
@@ -263,7 +263,7 @@ def _generated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace)
         tokenizer.check_fills_blanks(model.source.path)
         found = [asdict(one) for one in fill(model, tokenizer.tokenizer, prompts, sampling, known.stop, **how)]
     else:
-        # An empty prompt stands for the end-of-document token, after which every text begins.
+        # An empty prompt stands for the end-of-document token, which precedes every text.
         ids = [tokenizer.encode(prompt) or [tokenizer.first()] for prompt in prompts]
         found = [
             asdict(one)

@@ -21,7 +21,7 @@ _MASKS_BY_EXTRA_IDS = {0: (False, False), 1: (False, True), 2: (True, False), 3:
 
 @dataclass(frozen=True)
 class GlmRun:
-    """What a GLM checkpoint was trained with; ``cloze`` is its finetuning task, None if it has none."""
+    """Settings that a GLM checkpoint was trained with; ``cloze`` is its finetuning task, or None."""
 
     vocabulary: GlmVocabulary
     tokenizer: GlmTokenizer
@@ -34,7 +34,7 @@ class GlmRun:
         """Return the run of a checkpoint; ``options`` replace its vocabulary files.
 
         Raises:
-            SettingsError: no vocabulary is named, or one of another type.
+            SettingsError: no vocabulary is given, or one of another type.
             DataError: its files are missing or invalid, or do not have the ids of the model.
         """
         stored = source.arguments
@@ -98,7 +98,8 @@ def _vocabulary(source: Source, options: TokenizerOptions, trained: tuple[str, s
     masks = _MASKS_BY_EXTRA_IDS.get(ids - plain.vocab_size)
     if masks is None:
         raise DataError(
-            f"{files[0]}: {plain.vocab_size} ids with GLM's special tokens, and up to {plain.vocab_size + 3} with all "
-            f"masks, expected the {ids} of {source.path} — pass the model's own by --vocab-file and --merge-file"
+            f"{files[0]}: {plain.vocab_size} ids with GLM's special tokens, and up to {plain.vocab_size + 3} "
+            f"with all masks, expected the {ids} of {source.path} — pass the model's own with --vocab-file and "
+            f"--merge-file"
         )
     return GlmVocabulary(*files, *masks)

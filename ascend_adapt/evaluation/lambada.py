@@ -1,4 +1,4 @@
-"""LAMBADA (arXiv 1606.06031): predict the last word of a passage; every token of the word must be right."""
+"""LAMBADA (arXiv 1606.06031): predict the last word of a passage; every token of the word must be correct."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ascend_adapt.evaluation.scoring import perplexity, score
 from ascend_adapt.evaluation.text import TextTokenizer
 
 PROTOCOL = (
-    "the last word of each passage, after the last space, is scored with the space before it; it counts as right if "
-    "greedy decoding produces all of its tokens; perplexity is per word"
+    "the last word of each passage, after the last space, is scored with the space before it; it counts as "
+    "correct if greedy decoding produces all of its tokens; perplexity is per word"
 )
 # The original text is tokenized and in lower case; OpenAI's, which GPT-2 was evaluated on, is detokenized.
 _TOKENIZED = (" .", " ,", "``", "''", " n't", " 's")

@@ -33,7 +33,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 def ranks_of_this_job(kind: str | None = None) -> Iterator[Mesh]:
     """Yield the mesh of this process: every rank that a launcher started is a tensor-parallel rank.
 
-    ``kind`` of device is that of a process without a launcher, which chooses it for its ranks.
+    ``kind`` of device is for a process without a launcher; a launcher chooses it for its ranks.
     """
     device = devices.of_this_rank(None if "RANK" in os.environ else kind)
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -80,7 +80,7 @@ class LanguageModel(InferenceModel):
 
     @property
     def vocabulary(self) -> str:
-        """Its size, and what its padding is counted for."""
+        """The size of the vocabulary, and how its padding counts."""
         padding = self.model.padded_vocab_size - self.model.vocab_size
         note = f", {padding} of them padding: part of the softmax, as in training, and never generated"
         return f"{self.model.padded_vocab_size} rows{note if padding else ''}"

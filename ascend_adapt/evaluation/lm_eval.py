@@ -54,7 +54,7 @@ class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
         if not str(batch_size).isdecimal():
             raise SettingsError(f"--batch_size: {batch_size}, expected a number — give one")
         self.batch_size, self.max_gen_toks = int(batch_size), max_gen_toks
-        # For the whole process: lm-eval has no call at the end of an evaluation.
+        # Never exited: lm-eval has no hook at the end of an evaluation.
         self._job = ranks_of_this_job(device)
         self.model = LanguageModel.load(Path(model), self._job.__enter__(), dtype)
         self.text = tokenizer_of(self.model.source, TokenizerOptions(tokenizer_type, vocab_file, merge_file))
@@ -76,7 +76,7 @@ class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
         return [(one.log_probability, one.is_greedy) for one in scores]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return the log-probability of each text, by windows that do not overlap."""
+        """Return the log-probability of each text, in windows that do not overlap."""
         size = self.model.max_positions
         pieces = [list(windows(self.text.encode(one.args[0]), self.text.first(), size, size)) for one in requests]
         scores = iter(score(self.model, [piece for of_one in pieces for piece in of_one], batch_size=self.batch_size))

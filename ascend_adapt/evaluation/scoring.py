@@ -49,7 +49,7 @@ def score(
 
 
 def perplexity(mean_log_probability: float) -> float:
-    """Return exp of the negative mean; infinity where it is too large."""
+    """Return exp of the negative mean; infinity if it is too large."""
     try:
         return math.exp(-mean_log_probability)
     except OverflowError:
@@ -63,7 +63,7 @@ def _score_batch(model: LanguageModel, batch: Sequence[tuple[Tokens, Tokens]]) -
             f"continuation: {longest} tokens, expected at most the model's context of {model.max_positions} — shorten "
             "the text"
         )
-    # The last token is predicted only.
+    # The last token is only predicted.
     rows = [[*context, *continuation][-model.max_positions - 1 :] for context, continuation in batch]
     width = max(map(len, rows)) - 1
     tokens = torch.zeros(len(rows), width, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the tokenizer of a checkpoint or the one that options name."""
+"""Text to token ids and back, with the tokenizer of a checkpoint or the one given by options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascend_adapt.errors import DataError, SettingsError
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """The options of the command line; they replace what the checkpoint says."""
+    """The options of the command line; they replace those of the checkpoint."""
 
     type: str | None = None
     vocab_file: str | None = None
@@ -65,10 +65,10 @@ class TextTokenizer:
 
 
 def tokenizer_of(source: Source, options: TokenizerOptions) -> TextTokenizer:
-    """Return the tokenizer that ``options`` name, else the one that the checkpoint has or names.
+    """Return the tokenizer given by ``options``, else the one in the checkpoint or of its training run.
 
     Raises:
-        SettingsError: neither names one.
+        SettingsError: there is none.
         DataError: its files are missing or invalid, or it has more ids than the model.
     """
     request = _of_options(options) or _of_folder(source.tokenizer or source.path) or _of_arguments(source)
@@ -123,7 +123,7 @@ def _of_arguments(source: Source) -> TokenizerRequest | None:
 
 
 def _end_in_config(source: Source) -> int | None:
-    """The eos_token_id of Hugging Face's config.json; of several the first."""
+    """The eos_token_id of Hugging Face's config.json; the first of several."""
     try:
         found = json.loads((source.path / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
     except (OSError, ValueError, AttributeError, RecursionError):

@@ -26,10 +26,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return the perplexities of ``data``: a .txt file is one document, JSON lines have one each under ``key``.
 
-    ``stride`` is the number of tokens that each window after the first predicts; None: as many as the context holds.
+    ``stride`` is the number of tokens that each window after the first predicts; None: as many as fit into the context.
 
     Raises:
-        SettingsError: the stride does not fit the model.
+        SettingsError: the stride exceeds the model's context.
     """
     step = model.max_positions if stride is None else stride
     if not 1 <= step <= model.max_positions:
@@ -61,7 +61,7 @@ def evaluate(
 def windows(tokens: Tokens, first: int, size: int, stride: int) -> Iterator[tuple[Tokens, Tokens]]:
     """Yield contexts and continuations that predict every token once, of at most ``size`` inputs each.
 
-    The first window has the context ``first`` alone; every later one as much context as it has room for.
+    The first window has the context ``first`` alone; every later one has as much context as fits.
     """
     whole: Sequence[int] = [first, *tokens]
     done = 0

@@ -20,7 +20,7 @@ def describe(value: Any) -> str:
 
 
 def check_float(name: str, tensor: Any, dims: int | None = None, shape: str = "", *, least: int = 0) -> None:
-    """Refuse what is not a float tensor with ``dims`` axes, or at least ``least``; ``shape`` is the expected shape."""
+    """Check for a float tensor with ``dims`` axes, or at least ``least``; ``shape`` is the expected shape."""
     if not is_tensor(tensor) or not tensor.dtype.is_floating_point:
         raise KernelArgumentError(f"{name}: is {describe(tensor)}, expected a float tensor {shape} — convert it")
     if tensor.dim() < least or (dims is not None and tensor.dim() != dims):
@@ -28,7 +28,7 @@ def check_float(name: str, tensor: Any, dims: int | None = None, shape: str = ""
 
 
 def check_shape(name: str, tensor: Any, expected: Sequence[int], of: str) -> None:
-    """Refuse any shape other than ``expected``, which follows from ``of``."""
+    """Check for the shape ``expected``, which follows from ``of``."""
     if tuple(tensor.shape) != tuple(expected):
         raise KernelArgumentError(
             f"{name}: has shape {list(tensor.shape)}, {of} requires {list(expected)} — give matching tensors"
@@ -36,21 +36,21 @@ def check_shape(name: str, tensor: Any, expected: Sequence[int], of: str) -> Non
 
 
 def check_float_or_none(name: str, tensor: Any, expected: Sequence[int], of: str) -> None:
-    """Refuse what is neither None nor a float tensor of shape ``expected``, which follows from ``of``."""
+    """Check for None or a float tensor of shape ``expected``, which follows from ``of``."""
     if tensor is not None:
         check_float(name, tensor, shape=str(list(expected)))
         check_shape(name, tensor, expected, of)
 
 
 def check_together(first: str, tensor: Any, **others: Any) -> None:
-    """Refuse tensors that are not on the device of the first."""
+    """Check that all tensors are on the device of the first."""
     for name, other in others.items():
         if other is not None and other.device != tensor.device:
             raise KernelArgumentError(f"{name}: is on {other.device}, {first} on {tensor.device} — move it")
 
 
 def check_number(name: str, value: Any) -> None:
-    """Refuse what is neither a number nor a one-element tensor."""
+    """Check for a number or a one-element tensor."""
     if not hasattr(value, "__float__") or math.prod(getattr(value, "shape", ())) != 1:
         found = describe(value) if is_tensor(value) else repr(value)
         raise KernelArgumentError(f"{name}: is {found}, expected a number — correct it")

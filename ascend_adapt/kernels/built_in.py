@@ -1,4 +1,4 @@
-"""Built-in backends, returned as the hook ``register_kernels`` of a plugin returns its own."""
+"""Built-in backends, in the form that a plugin's hook ``register_kernels`` returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def register_kernels() -> list[tuple[str, Backend]]:
     """Return pairs (kernel name, backend), the preferred first."""
     return [
         _backend("attention", "npu", "npu"),
-        # The next four are timed against each other; sdpa leaves the choice to torch.
+        # The next four are timed against each other; sdpa is torch's own choice.
         _backend("attention", "decode", "cuda", where="_triton", measured=True),
         _backend("attention", "flash", "cuda", where="_sdpa:flash", measured=True),
         _backend("attention", "cudnn", "cuda", where="_sdpa:cudnn", measured=True, deterministic=False),

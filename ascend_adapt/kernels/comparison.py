@@ -12,8 +12,8 @@ TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 3e-2, "float16": 5e
 """Allowed error by dtype: the largest difference, divided by the largest value of the reference."""
 
 _CANCELLED = 0.25
-"""Smallest divisor of an error. Where terms of about 1 cancel, as in a query's gradient with few keys, only rounding
-errors remain."""
+"""Smallest divisor of an error. If terms of about 1 cancel, as in a query's gradient with few keys, only
+rounding errors remain."""
 
 
 @dataclass(frozen=True)

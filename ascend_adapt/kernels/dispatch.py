@@ -14,7 +14,7 @@ from ascend_adapt.kernels.operation import Backend, Choice, Implementation, Kern
 logger = logging.getLogger("ascend_adapt")
 _AUTOCAST = ("cuda", "cpu", "npu")
 _KINDS_KEPT = 1024
-"""Kinds of call that a kernel remembers; with a new length in every batch they would grow without bound."""
+"""Maximum number of kinds of call that a kernel remembers; new lengths in every batch would grow it without bound."""
 
 
 class Kernel(Operation):
@@ -23,9 +23,9 @@ class Kernel(Operation):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.choices: dict[tuple[Any, ...], Choice] = {}
-        # Imported by the first choice: an import cuts a graph of torch.compile.
+        # Imported at the first choice: an import breaks a graph of torch.compile.
         self._inlined: tuple[tuple[tuple[str, ...], Implementation], ...] = ()
-        # torch.compile recompiles when one of these has grown; an evaluation must not recompile the training graph.
+        # torch.compile recompiles when one of these grows; an evaluation must not recompile the training graph.
         self._chosen_with_gradients: dict[tuple[Any, ...], Implementation] = {}
         self._chosen_without: dict[tuple[Any, ...], Implementation] = {}
         _KERNELS[name] = self
@@ -50,7 +50,7 @@ class Kernel(Operation):
             chosen = self._choose(call, key) if found is None else found
         kind = call.tensor().device.type
         if kind in _AUTOCAST and torch.is_autocast_enabled(kind):
-            # Autocast would round what a backend computes in fp32, and change the output dtype of layer_norm.
+            # Autocast would round the fp32 computation of a backend, and change the output dtype of layer_norm.
             with torch.autocast(kind, enabled=False):
                 return chosen.run(call)
         return chosen.run(call)
@@ -254,7 +254,7 @@ def _torch_only_warns() -> bool:
 
 
 # torch.compile breaks the graph at that call, and recompiles when the result has changed. The attribute is what
-# torch.compiler.assume_constant_result sets; the function itself imports all of the compiler.
+# torch.compiler.assume_constant_result sets; the function itself would import the entire compiler.
 _torch_only_warns._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -29,7 +29,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_second_order(results: Any) -> None:
-    """Do the same for an operator whose backward is not ours: its results' gradients raise when differentiated."""
+    """Make the gradients of a foreign operator's results raise when they are differentiated."""
     if torch.compiler.is_compiling():
         return
     for result in results if isinstance(results, tuple) else (results,):

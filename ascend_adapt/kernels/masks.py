@@ -3,8 +3,8 @@
 ``masked_out`` is bool, True = masked (as in Megatron and torch_npu). ``bias`` is float and added after scaling; minus
 infinity in it masks too. ``causal`` is aligned to the last key: query i of Q attends to the keys up to i + K - Q.
 ``window=w`` is causal, and a query attends to itself and the w - 1 keys before it. ``cu_seqlens`` are the cumulative
-lengths of packed documents, which do not attend to each other. ``prefix`` are lengths of a part of each row that all
-its queries attend to, causal after it. A fully masked row gives zeros, and zero gradients.
+lengths of packed documents, which do not attend to each other. ``prefix`` are the lengths of the start of
+each row that all its queries attend to, causal after it. A fully masked row gives zeros, and zero gradients.
 
 Shapes: B batch, N heads, Q query length, K key length, D head dim.
 """
@@ -31,7 +31,7 @@ def masked_out_from_keep(keep: Any) -> Any:
 
 
 def check_masked_out(masked_out: Any, scores: Sequence[int], device: Any) -> None:
-    """Refuse a mask that is not bool, not on ``device``, or does not broadcast to the scores [B, N, Q, K]."""
+    """Check that a mask is bool, on ``device``, and broadcasts to the scores [B, N, Q, K]."""
     if masked_out is None:
         return
     _check_bool("masked_out", masked_out)
@@ -39,7 +39,7 @@ def check_masked_out(masked_out: Any, scores: Sequence[int], device: Any) -> Non
 
 
 def check_bias(bias: Any, scores: Sequence[int], device: Any) -> None:
-    """Refuse a bias that is not float, not on ``device``, or does not broadcast to the scores [B, N, Q, K]."""
+    """Check that a bias is float, on ``device``, and broadcasts to the scores [B, N, Q, K]."""
     if bias is None:
         return
     if not is_tensor(bias) or not bias.dtype.is_floating_point:
@@ -51,15 +51,15 @@ def check_bias(bias: Any, scores: Sequence[int], device: Any) -> None:
 
 
 def check_window(window: Any) -> None:
-    """Refuse a window that is not a positive int."""
+    """Check that a window is a positive int."""
     if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
         raise KernelArgumentError(f"window={window!r}: expected a number of keys, at least 1 — correct it")
 
 
 def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, device: Any) -> None:
-    """Refuse cu_seqlens that are not int32 [documents + 1] from 0 to the length of the packed row.
+    """Check that cu_seqlens are int32 [documents + 1] from 0 to the length of the packed row.
 
-    Values on a device are not read: that would synchronise with the device.
+    Values on a device are not read: that would synchronise with it.
     """
     if cu_seqlens is None:
         return
@@ -70,7 +70,7 @@ def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, devic
     if batch != 1 or queries != keys:
         raise KernelArgumentError(
             f"cu_seqlens: q has batch {batch} and length {queries}, k has length {keys}, expected B = 1 and equal "
-            "lengths — concatenate the documents in one row"
+            "lengths — concatenate the documents into one row"
         )
     if cu_seqlens.device != device:
         raise KernelArgumentError(f"cu_seqlens: is on {cu_seqlens.device}, q on {device} — move it")
@@ -83,7 +83,7 @@ def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, devic
 
 
 def check_prefix(prefix: Any, batch: int, queries: int, keys: int) -> None:
-    """Refuse a prefix that is not int64 [B], or queries and keys of different lengths."""
+    """Check that a prefix is int64 [B], and that queries and keys have equal lengths."""
     if prefix is None:
         return
     if not is_tensor(prefix) or str(prefix.dtype) != "torch.int64" or tuple(prefix.shape) != (batch,):

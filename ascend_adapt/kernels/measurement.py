@@ -13,7 +13,7 @@ from ascend_adapt.kernels import run_record, trial
 CAPTURED = "the stream is being captured"
 _WARM_UP, _TIMED = 3, 10
 _SLEEP = 10_000_000
-"""Cycles, five milliseconds at 2 GHz: the host needs less for all timed passes."""
+"""Cycles (five milliseconds at 2 GHz): more than the host needs to launch all timed passes."""
 
 _known: dict[tuple[Any, ...], Measured] = {}
 
@@ -37,7 +37,7 @@ def why_not(tensor: Any) -> str:
     import torch
 
     if tensor.device.type != "cuda":
-        return f"on {tensor.device.type} nothing is measured"
+        return f"backends are not measured on {tensor.device.type}"
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
         return CAPTURED
     if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not os.environ.get("ASCEND_ADAPT_RUN_DIR"):
@@ -46,7 +46,7 @@ def why_not(tensor: Any) -> str:
 
 
 def fastest(kernel: str, call: Any, runs: Mapping[str, Callable[[Any], Any]]) -> Measured:
-    """Return the fastest of ``runs`` for this class of shapes, measured now unless it is known.
+    """Return the fastest of ``runs`` for this class of shapes, measured now unless the result is known.
 
     Raises:
         KernelError: all of them failed.
@@ -106,8 +106,8 @@ def _race(call: Any, runs: Mapping[str, Callable[[Any], Any]], with_gradients: b
 def _time(call: Any, run: Callable[[Any], Any]) -> float:
     """Return the device's seconds of one forward pass, and backward if there are gradients.
 
-    The copies share the data. The device sleeps first, so that the host is ahead of it, as it is in training: else
-    the host's time would be measured where it is longer than the device's.
+    The copies share the data. The device sleeps first, so that the host runs ahead of it, as in training.
+    Otherwise a slow host's time would be measured instead of the device's.
     """
     import torch
 

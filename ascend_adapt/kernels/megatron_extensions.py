@@ -103,7 +103,7 @@ def backward(output_grads: torch.Tensor, softmax_results: torch.Tensor, scale: A
 
 
 def get_batch_per_block(query_seq_len: int, key_seq_len: int, batches: int, attn_heads: int) -> int:
-    """Return how many rows one CUDA block of 128 threads takes; callers use the kernel only for multiples of it.
+    """Return the rows per CUDA block of 128 threads; callers use the kernel only for multiples of it.
 
     Source: NVIDIA/Megatron-LM@3860e995 megatron/fused_kernels/scaled_masked_softmax.h get_batch_per_block.
     """

@@ -18,7 +18,7 @@ class Operator:
         self.overload = overload or "default"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Call the operator; its gradient refuses to be differentiated, which torch_npu would silently ignore."""
+        """Call the operator; differentiating its gradient raises, where torch_npu would silently ignore it."""
         import torch
 
         from ascend_adapt.kernels.first_order import refuse_second_order

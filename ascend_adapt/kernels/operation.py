@@ -18,21 +18,21 @@ class KernelCall:
     __match_args__: tuple[str, ...]
     """The dataclass's fields, in order."""
     overwritten: ClassVar[frozenset[str]] = frozenset()
-    """Arguments that a backend may overwrite with anything, so that they are no result of a call in place."""
+    """Arguments that a backend may use as scratch memory, so they are not results of an in-place call."""
 
     def tensor(self) -> Any:
         """Return the tensor whose device the call runs on."""
         return getattr(self, self.__match_args__[0])
 
     def check(self) -> None:
-        """Refuse arguments that break the contract, using only ``signature``; called once for each kind of call."""
+        """Check the arguments against the contract, using only ``signature``; called once for each kind of call."""
 
     def signature(self) -> tuple[Any, ...]:
         """Return everything that ``check`` and a backend's ``supports`` may read.
 
-        That is shapes, dtypes, devices and flags, but not values.
+        These are shapes, dtypes, devices and flags, but not values.
         """
-        # Not from self.__dict__: torch.compile of torch 2.11 cuts its graph there.
+        # Not from self.__dict__: torch.compile of torch 2.11 breaks the graph there.
         values = [getattr(self, name) for name in self.__match_args__]
         return tuple([value if type(value) in _PLAIN else _seen(value) for value in values])
 
@@ -77,7 +77,7 @@ class Implementation(Protocol):
     """Interface of a backend's module, or of an object in it."""
 
     def supports(self, call: Any) -> str:
-        """Return "" if this backend computes ``call`` as the contract says, else the reason."""
+        """Return "" if this backend computes ``call`` according to the contract, else the reason."""
 
     def run(self, call: Any) -> Any:
         """Compute and return the differentiable result."""
@@ -93,7 +93,7 @@ class Backend:
     where: str
     """``package.module`` or ``package.module:object`` of the Implementation, imported when first considered."""
     measured: bool = False
-    """Whether it is timed against its neighbours in the list, rather than preferred to those after it."""
+    """Whether it is timed against its neighbours in the list, rather than preferred over those after it."""
     deterministic: bool = True
     composed: bool = False
     """Whether it consists of torch operators only, so that it also accepts fake and transformed tensors."""
@@ -117,7 +117,7 @@ class Choice:
     backend: str
     reason: str
     passed_over: tuple[tuple[str, str], ...] = ()
-    """Preferred backends of this device that does not support the call, each with its reason."""
+    """Preferred backends of this device that do not support the call, each with its reason."""
 
 
 class Operation:

@@ -67,7 +67,7 @@ def examine(environ: Mapping[str, str], *, check: bool) -> KernelReport:
     report = KernelReport(device, reason, torch.__version__)
     try:
         if device == "npu":
-            importlib.import_module("torch_npu")  # older torch does not load it automatically
+            importlib.import_module("torch_npu")  # older torch versions do not load it automatically
         torch.empty(1, device=device)
     except (ImportError, RuntimeError, AssertionError) as error:
         problem = f"device {device}: torch cannot use it ({' '.join(str(error).split())[:200]})"

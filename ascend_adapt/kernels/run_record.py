@@ -30,7 +30,7 @@ def read(subject: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def hold(subject: Mapping[str, Any], mine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Record ``mine`` about ``subject`` unless another rank was first; return the record that holds for all ranks.
+    """Record ``mine`` about ``subject`` unless another rank was first; return the record that is valid for all ranks.
 
     Raises:
         KernelError: the run directory cannot be written.

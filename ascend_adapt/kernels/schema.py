@@ -68,7 +68,7 @@ class _Argument:
 
     def __init__(self, parsed: Any) -> None:
         self.name = known_as(parsed.name)
-        # The type as written: int and ScalarType are one type to the dispatcher, but two to callers.
+        # The type as written: int and ScalarType are the same type to the dispatcher, but not to callers.
         self.type = str(parsed.real_type)
         self.keyword = parsed.kwarg_only
         self.default = repr(parsed.default_value) if parsed.has_default_value() else None
@@ -106,7 +106,7 @@ def _arguments(ours: _Schema, theirs: _Schema, uses: frozenset[str] | None) -> l
         elif not argument.keyword and where != place:
             differences.append(f"{argument.name} is argument {where + 1}, not {place + 1}")
         elif argument.keyword and not other.keyword and given is None:
-            differences.append(f"{argument.name} is by position, too")
+            differences.append(f"{argument.name} is also positional")
     for name, (_, other) in theirs.by_name.items():
         if name not in ours.by_name and (given is None or other.default is None):
             differences.append(f"has a new argument {name}" + ("" if other.default is None else f"={other.default}"))

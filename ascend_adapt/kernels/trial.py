@@ -15,8 +15,8 @@ def aside(run: Callable[[], Result], device: Any) -> Result:
     Autocast, gradient and dispatch modes, and the saved-tensor hooks of activation checkpointing are thread-local, so
     they do not apply to the trial.
 
-    Inside a backward pass on a device ``run`` stays in this thread, with those modes disabled. Autograd has one thread
-    per device, which is this one: a backward pass in another thread would wait for it and deadlock.
+    Inside a backward pass on a device ``run`` stays in this thread, with those modes disabled. Autograd has
+    one thread per device, and this is that thread: a backward pass in another thread would wait for it and deadlock.
     """
     import torch
 

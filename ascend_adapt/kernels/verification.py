@@ -53,6 +53,6 @@ def _settle(key: tuple[str, str, str, str], mine: str) -> str:
     if bool(theirs) != bool(mine):
         raise KernelError(
             f"kernel {key[0]!r}: backend {key[1]!r} agrees with the reference on one rank and not on another "
-            f"({mine or theirs}) — check that card, or set ASCEND_ADAPT_KERNELS={key[0]}:reference"
+            f"({mine or theirs}) — check that device, or set ASCEND_ADAPT_KERNELS={key[0]}:reference"
         )
     return mine

@@ -42,7 +42,7 @@ def _selection(text: str, least: int) -> str:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return the words between commas."""
+    """Return the comma-separated words."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
@@ -54,7 +54,7 @@ def _number(text: str) -> int:
 
 
 def at_least_one(text: str) -> int:
-    """Return a whole number from 1."""
+    """Return an integer of at least 1."""
     number = _number(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 1")
@@ -62,7 +62,7 @@ def at_least_one(text: str) -> int:
 
 
 def at_least_zero(text: str) -> int:
-    """Return a whole number from 0."""
+    """Return an integer of at least 0."""
     number = _number(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 0")
@@ -81,7 +81,7 @@ def seconds(text: str) -> float:
 
 
 def port(text: str) -> int:
-    """Return the number of a port."""
+    """Return a port number."""
     number = _number(text)
     if not 0 < number < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")

@@ -28,8 +28,9 @@ def check(ranks: int, device: str) -> None:
 def threads_per_rank(nproc: int) -> int:
     """Return how many threads each of ``nproc`` ranks on this host may use: an even share of the physical cores.
 
-    torch's own default, too, is the number of physical cores. A thread of OpenMP spins for a while after its work;
-    on every hardware thread, it takes time from the thread that starts the kernels of a GPU or NPU.
+    torch's own default, too, is the number of physical cores. OpenMP threads spin for a while after their
+    work. With one per hardware thread, they take time from the thread that launches the kernels of a GPU or
+    NPU.
     """
     return max(_physical_cores() // nproc, 1)
 
@@ -43,4 +44,4 @@ def _siblings(cpu: int) -> str:
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
-        return str(cpu)  # a sandbox without the topology
+        return str(cpu)  # a sandbox that hides the topology

@@ -106,7 +106,7 @@ def parse(argv: Sequence[str]) -> Request:
     """Parse a command line; everything after the script is kept as typed.
 
     Raises:
-        SystemExit: usage error (2), --help or --version (0).
+        SystemExit: with code 2 for a usage error, 0 for --help or --version.
     """
     parser = _parser()
     options, command = _split(parser, list(argv))
@@ -333,7 +333,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_STEPS = f"with --full-size: end after this many optimizer steps (default: {STEPS}, then memory repeats itself)"
+_STEPS = f"with --full-size: end after this many optimizer steps (default: {STEPS}; memory use repeats after that)"
 _FIT = (
     "with --full-size: try smaller micro batches, recomputation, ZeRO stages and sequence parallelism until the job "
     "fits --memory, and print the memory of each"
@@ -388,7 +388,7 @@ def _inside(options: Sequence[str]) -> list[str]:
 
 
 def _without(options: Sequence[str], dropped: Mapping[str, bool]) -> list[str]:
-    """Return options without those ``dropped``, which says whether each takes a value."""
+    """Return options without those ``dropped``, a mapping of each option to whether it takes a value."""
     left: list[str] = []
     rest = iter(options)
     for word in rest:

@@ -22,7 +22,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 def of_this_rank(kind: str | None = None) -> torch.device:
     """Return the device of this rank, by LOCAL_RANK, and make it the current one.
 
-    ``kind`` None is the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else the one this host has.
+    ``kind`` None: the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else the one this host has.
     """
     kind, _ = probe.device_to_use(kind or os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)
     if kind == "cpu":
@@ -87,12 +87,12 @@ def seed(device: torch.device, number: int) -> None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the most bytes that tensors on the device have taken so far, None on a CPU."""
+    """Return the peak memory of tensors on the device so far, in bytes; None on a CPU."""
     return None if device.type == "cpu" else int(_module(device).max_memory_allocated(device))
 
 
 def take_overflow(device: torch.device) -> bool:
-    """Return and clear the overflow flag of a device that saturates; others show an overflow by Inf and NaN.
+    """Return and clear the overflow flag of a device that saturates; others show an overflow as Inf or NaN.
 
     An Ascend 910A has neither: an overflow gives the largest finite value and raises a flag.
     """
@@ -130,7 +130,7 @@ def tokens_between_waits(device: torch.device) -> int:
 
 
 def has_graphs(device: torch.device) -> bool:
-    """Return whether ``recorded`` can record operations: torch_npu's graphs were not tried."""
+    """Return whether ``recorded`` can record operations; torch_npu's graphs are untested."""
     return bool(device.type == "cuda")
 
 
@@ -140,8 +140,8 @@ def recorded(launch: Callable[[], None]) -> Callable[[], None]:
     ``launch`` has run before, so that libraries are initialised and kernels chosen, and does not wait for the device.
     """
     graph = torch.cuda.CUDAGraph()
-    # torch keeps one workspace of cuBLAS for each stream. Left from an earlier recording it would lie in that one's
-    # memory, which torch frees with it: the replay would then access unmapped memory.
+    # torch keeps one workspace of cuBLAS for each stream. One left from an earlier recording would lie in
+    # that recording's memory, which torch frees with it. The replay would then access unmapped memory.
     torch._C._cuda_clearCublasWorkspaces()
     # Other threads, such as a profiler's, may call CUDA meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):

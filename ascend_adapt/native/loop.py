@@ -69,12 +69,12 @@ class Log(Protocol):
 
 
 def train(config: TrainConfig, run_dir: str | Path, log: Log, kind: type[TrainingRun] | None = None) -> None:
-    """Train on this rank; RANK and WORLD_SIZE name it, and the world size must fit the configuration.
+    """Train on this rank; RANK and WORLD_SIZE identify it, and the world size must match the configuration.
 
     ``kind`` is the kind of run, TrainingRun or one derived from it.
 
     Raises:
-        ConfigError: the world size does not fit; raised before any process group is created.
+        ConfigError: the world size does not match; raised before any process group is created.
         TrainingError: a checkpoint that cannot be loaded, or a run that cannot continue.
         DataError: token files that cannot be read, or are too short.
     """
@@ -111,7 +111,7 @@ class _Fetched:
     micro_batches: int
     batch: Batch
     seconds: float
-    """How long it took to get."""
+    """Seconds that it took to load."""
 
 
 class TrainingRun:
@@ -213,7 +213,7 @@ class TrainingRun:
         return self.opened[-1]
 
     def _check_enough(self) -> None:
-        """Check that the samples last to the last step; a run resumed with smaller batches requests fewer in total.
+        """Check that the samples suffice for the remaining steps; a run resumed with smaller batches requests fewer.
 
         Raises:
             DataError: they do not.
@@ -232,7 +232,7 @@ class TrainingRun:
             self.log.say(line)
 
     def _evaluate_all(self) -> None:
-        """Evaluate on the validation and test data that training would come to next, as Megatron's --skip-train."""
+        """Evaluate on the validation and test data that training would use next, like Megatron's --skip-train."""
         if self.valid is not None:
             self.log.evaluation(self.progress.iteration, "valid", self.evaluate(self.valid))
         self._generate_samples()
@@ -281,7 +281,7 @@ class TrainingRun:
         """Train on the next global batch.
 
         Raises:
-            TrainingError: NaN or Inf in the loss or the gradients, and ``check_for_nan_in_loss_and_grad``.
+            TrainingError: NaN or Inf in the loss or the gradients, under ``check_for_nan_in_loss_and_grad``.
         """
         config, before, began = self.config, self.progress, time.perf_counter()
         self.profiler.before(before.iteration + 1)
@@ -384,7 +384,7 @@ class TrainingRun:
             self.log.say(f"asked to save by a signal after iteration {iteration}: the run continues")
 
     def _valid_checkpoint(self) -> str:
-        """Return where to resume from, after a checkpoint that is being written is complete."""
+        """Return where to resume from, after waiting for a checkpoint that is being written."""
         if self.saver is not None:
             self.saver.wait()
             latest = self.group.on_first(self.saver.folder.latest) or ""

@@ -12,7 +12,7 @@ from typing import Any
 
 _END = (signal.SIGTERM, signal.SIGHUP)
 _NOTED = (*_END, signal.SIGUSR1, signal.SIGUSR2)
-# A save request reaches each rank at a different time, sometimes after another rank has already voted for it.
+# A save request may reach a rank after another rank has already voted for it.
 _ONE_REQUEST_S = 2.0
 
 
@@ -46,7 +46,7 @@ class SignalHandler:
         return bool(self._came - self._ends)
 
     def forget_save_requests(self) -> None:
-        """Mark pending save requests as handled, and late copies of the same request too."""
+        """Mark pending save requests as handled, including late copies of the same request."""
         self._take_pending()
         self._came &= self._ends
         self._answered = time.monotonic()

@@ -1,7 +1,7 @@
 """Documented limits of torch_npu's operators, one module for each family.
 
-Backends of kernels read them to pass over calls that an NPU would refuse, the emulation to refuse such calls as an NPU
-would, and docs/npu-operators.md lists them.
+Kernel backends read them to skip calls that an NPU would reject. The emulation rejects such calls as an NPU
+would. docs/npu-operators.md lists them.
 """
 
 from __future__ import annotations

@@ -19,28 +19,28 @@ class Limit:
     operators: str
     """The operators that have it, as the documentation lists them: ``npu_swiglu``."""
     text: str
-    """What a call must satisfy, in the words of errors and reasons: ``input is contiguous``."""
+    """The condition that a call must satisfy, as errors and reasons word it: ``input is contiguous``."""
     source: str
     """Where it is documented or checked."""
     silent: bool = False
-    """Whether a real NPU returns a wrong result without an error, rather than refusing the call."""
+    """Whether a real NPU returns a wrong result without an error, instead of rejecting the call."""
 
     def unmet(self, kept: bool, observed: str) -> str:
         """Return "" if a call is within the limit, else what was observed and the limit."""
         return "" if kept else f"{observed}, expected: {self.text}"
 
     def require(self, kept: bool, observed: str) -> None:
-        """Raise if a call does not keep the limit.
+        """Raise if a call exceeds the limit.
 
         Raises:
-            LimitNotKept: it does not.
+            LimitNotKept: it does.
         """
         if not kept:
             raise LimitNotKept(self, observed)
 
 
 class LimitNotKept(Exception):
-    """A call that does not keep a limit; the emulation turns it into OperatorLimit."""
+    """A call that exceeds a limit; the emulation turns it into OperatorLimit."""
 
     def __init__(self, limit: Limit, observed: str):
         super().__init__(limit.unmet(False, observed))

@@ -1,4 +1,4 @@
-"""Limits of generations: the 910A (Atlas training series), the Atlas A2 (910B), and what only the 950 has."""
+"""Limits of device generations: the 910A (Atlas training series), the Atlas A2 (910B) and the 950."""
 
 from __future__ import annotations
 

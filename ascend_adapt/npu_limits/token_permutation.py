@@ -14,7 +14,7 @@ TOKENS = Limit(_PERMUTE, "tokens are [T, H], indices are [T] or [T, K]", f"{_TES
 PROBS = Limit("npu_moe_token_unpermute", "sorted_indices are [T * K] for probs [T, K]", f"{_TESTS}_and_unpermute.py")
 ROUTED = Limit(
     "npu_moe_token_permute_with_routing_map",
-    "num_out_tokens is the number of places that routing_map selects",
+    "num_out_tokens is the number of positions that routing_map selects",
     f"{_TESTS}_with_routing_map.py",
     silent=True,
 )

@@ -63,8 +63,8 @@ class Session:
         Patches named in ``disabled`` are skipped. Returns the patches that are new.
 
         Raises:
-            PatchConflict: two admitted patches change the same place.
-            PatchDrift, PatchFailed: as in ``refresh``; then none of the new patches is applied.
+            PatchConflict: two admitted patches change the same location.
+            PatchDrift, PatchFailed: as in ``refresh``; none of the new patches is applied in this case.
         """
         with self._lock:
             known = {record.registered for record in self._records}
@@ -132,7 +132,7 @@ class Session:
             self._consider(self._records)
 
     def check(self) -> None:
-        """Raise what ``refresh`` would, without judging again: an import may have swallowed the error.
+        """Raise the errors of ``refresh`` without judging again: an import may have swallowed them.
 
         Raises:
             PatchDrift, PatchFailed, PatchLost, PatchConflict: as in ``refresh``.
@@ -153,7 +153,7 @@ class Session:
                     record.set("reverted", "was armed, its target was never imported")
 
     def script_code(self, path: str, source: bytes) -> CodeType:
-        """Return the code of a script that is about to run as ``__main__``, rewritten by the patches that name it.
+        """Return the code of a script that is about to run as ``__main__``, rewritten by the patches that target it.
 
         Raises:
             SyntaxError: the script does not parse.
@@ -169,7 +169,7 @@ class Session:
             return compile(tree, path, "exec", dont_inherit=True)
 
     def at_first_apply(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, now or as soon as a patch has been applied; one that raises is called again."""
+        """Call ``callback`` once, now or as soon as a patch is applied; a callback that raises is called again."""
         with self._lock:
             if any(record.state == "applied" for record in self._records):
                 callback()

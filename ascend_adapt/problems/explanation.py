@@ -24,8 +24,8 @@ class Found:
         problem: the problem.
         cause: its cause, with the names that the log shows.
         do: the next step.
-        shown_by: the facts or lines that show it.
-        line: number of the line in the log, 0 if there is none.
+        shown_by: the facts or lines that indicate it.
+        line: line number in the log, 0 if there is none.
         count: how many lines show it.
         frames: the last frame of the traceback, and the last one outside of installed packages.
         must_fix: whether the job fails or computes something other than what was requested.
@@ -61,7 +61,7 @@ class Found:
 
 
 def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Found]:
-    """Return the problems that a log shows, in log order; general ones only where no specific one matches."""
+    """Return the problems that a log shows, in log order; general ones only if no specific one matches."""
     found = [one for problem in problems if (one := _in_log(log, problem, facts)) is not None]
     specific = {index for one in found if not one.problem.general for index in range(one.line - 30, one.line + 31)}
     kept = [one for one in found if not one.problem.general or one.line not in specific]

@@ -99,7 +99,7 @@ class LogText:
         return None
 
     def is_handled(self, index: int) -> bool:
-        """Return whether a line reports an import that failed without a consequence: no exception is in the log."""
+        """Return whether a line reports a failed import that was handled: the log has no exception."""
         return _HANDLED in self.lines[index] and self.last_exception() is None
 
     def frames(self, index: int) -> list[Frame]:

@@ -67,16 +67,17 @@ class Problem:
 
     Attributes:
         symptom: patterns, one of which a log shows.
-        near: pattern that stands close to the symptom, such as a frame of its traceback.
-        when: without a symptom, what predicts it; with one, what must not be known to be false.
+        near: pattern close to the symptom, such as a frame of its traceback.
+        when: without a symptom, the condition that predicts it; with one, a condition that must not be known to be
+        false.
         cause: one sentence; ``{name}`` is a named group of the patterns.
         do: the next step.
         until: the release that fixes it.
         source: addresses of reports or documentation.
-        evidence: what the cause rests on.
+        evidence: the source of the cause.
         general: reported only if no specific problem explains the same lines.
         must_fix: whether the job fails or computes something other than what was requested.
-        example: a text or facts that show it; ``healthy``: similar ones that do not.
+        example: a text or facts that it matches; ``healthy``: similar ones that it must not match.
     """
 
     name: str

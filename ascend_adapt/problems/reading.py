@@ -28,7 +28,7 @@ _EXPORT = re.compile(r"(?m)(?:^|[\s;])(?:export\s+)?([A-Z][A-Z0-9_]{3,})=([^\s;\
 
 @dataclass(frozen=True)
 class Place:
-    """What a file requests, and where; ``is_conditional``: in a branch that an option may switch off."""
+    """One request in a file, and its line; ``is_conditional``: in a branch that an option may switch off."""
 
     file: str
     line: int
@@ -135,7 +135,7 @@ def read_command(words: Sequence[str]) -> Reading:
 
 
 def named_files(words: Sequence[str]) -> list[Path]:
-    """Return the scripts and configurations among the words of a command line, also of ``--option=FILE``."""
+    """Return the scripts and configurations among the arguments of a command line, including ``--option=FILE``."""
     paths = [Path(word.rpartition("=")[2] if word.startswith("-") else word) for word in words]
     return [one for one in dict.fromkeys(paths) if one.suffix.lower() in (*_KINDS, ".sh") and one.is_file()]
 

@@ -1,4 +1,4 @@
-"""Command version of a dialect, parsed with the recorded options of one of its versions."""
+"""Command line of a dialect, parsed with the recorded options of one of its versions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
-    """Return the options of this package, and the remaining words, which are the dialect's."""
+    """Return the options of this package, and the remaining arguments, which are the dialect's."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--upstream-version", "--upstream-line", dest="upstream_version")
     parser.add_argument("--log-format", choices=extensions.names(LOG_FORMATS, "megatron"))
@@ -74,10 +74,10 @@ def resume_schedule(own: OwnOptions, options: Options, default: str = "match") -
 def parse(
     dialect: str, argv: Sequence[str], versions: Sequence[str], asked: str | None
 ) -> tuple[Version, dict[str, Any], list[str]]:
-    """Return the version that ``argv`` is written for, what it gives by the name a value is kept under, and problems.
+    """Return the version that ``argv`` is written for, its values by argparse dest, and problems.
 
-    Dashes and underscores are equal in the names of options. A problem is an option that is unknown, a value that is
-    not of its kind, or a word that belongs to no option.
+    Dashes and underscores are equal in the names of options. A problem is an unknown option, a value of the
+    wrong type, or an argument that belongs to no option.
 
     Raises:
         ConfigError: ``asked`` names no version.
@@ -100,7 +100,7 @@ def parse(
 
 
 def _parsed(name: str, facts: Mapping[str, Any], values: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return what an option with ``values`` gives, and what is wrong with them."""
+    """Return the value of an option with ``values``, and what is wrong with them."""
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     if facts["action"] in ("true", "false"):
         parser.add_argument(name, dest=facts["dest"], action=f"store_{facts['action']}")
@@ -117,7 +117,7 @@ def _parsed(name: str, facts: Mapping[str, Any], values: Sequence[str]) -> tuple
 
 
 def _grouped(words: Sequence[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the words before the first option, and each option with its values."""
+    """Return the arguments before the first option, and each option with its values."""
     stray: list[str] = []
     groups: list[tuple[str, list[str]]] = []
     for word in words:

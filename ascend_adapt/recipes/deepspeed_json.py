@@ -11,7 +11,7 @@ from typing import Any
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native.config.train_config import LossScale
 
-# Keys that a recipe reads; keys without effect on a step; known keys of features that are not supported.
+# Keys that a recipe reads; keys without effect on a step; known keys of unsupported features.
 _USED = """
     train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping fp16 bf16
     zero_optimization"""
@@ -138,7 +138,7 @@ def is_on(value: Any) -> bool:
 
 
 def zero_stage(content: Mapping[str, Any] | None) -> tuple[int, bool]:
-    """ZeRO stage, and whether optimizer states or parameters are offloaded to host memory; here both are together.
+    """ZeRO stage, and whether optimizer states or parameters are offloaded to host memory; here both go together.
 
     Raises:
         ConfigError: the stage is unknown, or a feature is not supported.

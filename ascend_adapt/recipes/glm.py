@@ -76,7 +76,7 @@ def read(argv: Sequence[str]) -> Recipe:
 
 
 def _taken(name: str, words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the value of an option, None if it is not given, and the other words."""
+    """Return the value of an option, None if it is not given, and the other arguments."""
     spelled = [word.partition("=")[0].replace("_", "-") for word in words]
     if name not in spelled:
         return None, list(words)
@@ -153,7 +153,7 @@ def _deepspeed(options: Options) -> dict[str, Any]:
             raise ConfigError("--deepspeed_config: without --deepspeed, expected both — GLM would not read the file")
         return {}
     if path is None:
-        raise ConfigError("--deepspeed: without --deepspeed_config, expected both — name the file")
+        raise ConfigError("--deepspeed: without --deepspeed_config, expected both — give the file")
     content = deepspeed_json.read_file(path)
     optimizer = content.get("optimizer")
     if not isinstance(optimizer, dict) or str(optimizer.get("type")).lower() not in ("adam", "adamw"):
@@ -192,7 +192,7 @@ def _parallel(options: Options, world_size: int, file: dict[str, Any], stages: s
 
 
 def _batch(options: Options, parallel: Parallel, file: dict[str, Any]) -> Batch:
-    # Without an accumulation in the file there is none, whatever the command line says.
+    # If the file sets no accumulation, there is none, whatever the command line says.
     micro = file.get("train_micro_batch_size_per_gpu", options("batch_size"))
     accumulation = file.get("gradient_accumulation_steps", 1) if file else options("gradient_accumulation_steps")
     for name, value in (("batch size", micro), ("gradient accumulation", accumulation)):
@@ -303,7 +303,7 @@ def _precision(options: Options, file: dict[str, Any]) -> Precision:
 
 
 def _experiment(options: Options) -> str:
-    """Return the name of the folder of checkpoints; upstream adds the time to that of a new run."""
+    """Return the name of the checkpoint folder; upstream appends the time for a new run."""
     load, name = options("load"), options("experiment_name")
     return name if load is None or options("new_save_directory") else Path(os.path.normpath(load)).name
 
@@ -322,7 +322,7 @@ def _checkpoint(
         load=load if load is not None or cloze is None else pretrained,
         interval=interval,
         at_end=cloze is None,
-        # Of a finetuning, --finetune concerns the weights that it begins with.
+        # In a finetuning run, --finetune is about the initial weights.
         finetune=options("finetune") if cloze is None else load is None,
         load_optimizer=not options("no_load_optim"),
         load_rng=not options("no_load_rng"),

@@ -13,7 +13,7 @@ from ascend_adapt.native.config.train_config import Batch, Data
 from ascend_adapt.recipes.options import Options
 
 LANGUAGE_MODELS = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "lid.176.bin")
-"""Where GLM expects fastText's model of languages, and where its guide puts it."""
+"""Where GLM expects fastText's language identification model, and where its guide puts it."""
 _VOCABULARY = Path(".pytorch_pretrained_bert")
 
 
@@ -26,8 +26,8 @@ def vocabulary(options: Options) -> GlmVocabulary:
     for file in files:
         if not file.is_file():
             raise ConfigError(
-                f"{file}: no such file, expected GPT-2's vocabulary and merges — run in GLM's folder, or name a folder "
-                "with vocab.json and merges.txt by --tokenizer-model-type"
+                f"{file}: no such file, expected GPT-2's vocabulary and merges — run in GLM's folder, or give "
+                "a folder with vocab.json and merges.txt as --tokenizer-model-type"
             )
     uses_blocks = options("block_mask_prob") > 0 or options("context_mask_ratio") > 0
     return GlmVocabulary(
@@ -36,7 +36,7 @@ def vocabulary(options: Options) -> GlmVocabulary:
 
 
 def data(options: Options, vocabulary: GlmVocabulary, cloze: Cloze | None, cache: str | None) -> Data:
-    """Training texts and how blanks are made in them; raises ConfigError."""
+    """Training texts, and how blanks are chosen in them; raises ConfigError."""
     length = options.size("seq_length")
     if cloze is not None:
         return Data(train=(), seq_length=length, split="1", seed=options("seed"), num_workers=0)
@@ -46,8 +46,8 @@ def data(options: Options, vocabulary: GlmVocabulary, cloze: Cloze | None, cache
     for name in dict.fromkeys(name for each in texts.values() for name in each):
         if not Path(name).exists():
             raise ConfigError(
-                f"{name}: does not exist, expected a .jsonl file or a folder of them — GLM's names of corpora are "
-                "paths in its code; give the path"
+                f"{name}: does not exist, expected a .jsonl file or a folder of them — GLM defines the paths "
+                "of its named corpora in its code; give the path"
             )
     return Data(
         train=texts["train_data"],
@@ -108,7 +108,7 @@ def cloze(options: Options, vocabulary: GlmVocabulary, batch: Batch) -> Cloze:
         task=task,
         folder=str(Path(folder).absolute()),
         vocabulary=vocabulary,
-        # COPA's examples are also learnt with their choices exchanged.
+        # COPA's examples are also trained on with their choices swapped.
         examples=2 * lines if task == "copa" else lines,
         epochs=options.size("epochs"),
         pattern=options("pattern_id"),

@@ -4,7 +4,7 @@
     scripts/ds_finetune_superglue.sh config_tasks/model_blocklm_10B.sh config_tasks/task_copa.sh
     config/ds_block_10B.sh
 
-bash runs the script with functions in place of the launchers, which record their words. A configuration alone is
+bash runs the script with functions in place of the launchers, which record their arguments. A configuration alone is
 sourced, and its variables are read as the scripts read them.
 """
 
@@ -39,7 +39,7 @@ for name in $VARIABLES; do printf '%s\\0' "${!name}"; done > "$RECORDED"
 
 @dataclass(frozen=True)
 class Started:
-    """What a script starts: the options of GLM's program, and those of the launcher that matter."""
+    """The command that a script starts: the options of GLM's program, and the launcher's relevant ones."""
 
     words: tuple[str, ...]
     ranks_per_node: int | None = None
@@ -48,10 +48,10 @@ class Started:
 
 
 def started(argv: Sequence[str]) -> Started:
-    """Return the options that the shell files at the front of ``argv`` set, followed by the rest of ``argv``.
+    """Return the options that the shell files at the start of ``argv`` set, followed by the rest of ``argv``.
 
     Raises:
-        ConfigError: a file is missing, or sets nothing of GLM.
+        ConfigError: a file is missing, or sets none of GLM's options.
     """
     files = list(takewhile(lambda word: not word.startswith("--"), argv))
     own = tuple(argv[len(files) :])
@@ -82,7 +82,7 @@ def _of_launcher(files: Sequence[str], words: Sequence[str], own: tuple[str, ...
         option("--num_nodes", "--nnodes"),
         option("--hostfile"),
     )
-    # The hostfile of the scripts is an example, which DeepSpeed does without where it is missing.
+    # The hostfile of the scripts is an example, which DeepSpeed ignores if it is missing.
     return Started(
         (*words[place + 1 :], *own),
         int(ranks) if ranks and ranks.isdecimal() else None,

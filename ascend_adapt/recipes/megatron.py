@@ -69,7 +69,7 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
     batch = attempt(_batch, options, parallel, deepspeed)
     length = attempt(_length, options)
     iterations, samples = attempt(_counted, length, batch, parallel, otherwise=(UNKNOWN, UNKNOWN))
-    # What a wrong vocabulary or layout is needed for is checked as with a right one.
+    # The rest is checked even if the vocabulary or the layout is wrong.
     vocabulary = attempt(_vocabulary, options, own, otherwise=Vocabulary(1, None))
     skips_training = options("skip_train", False)
     config = options.build(
@@ -112,14 +112,14 @@ def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:
     stage = options("zero_stage")
     if path is None:
         if switched_on:
-            raise ConfigError("--deepspeed: without --deepspeed_config, expected both — name the file")
+            raise ConfigError("--deepspeed: without --deepspeed_config, expected both — give the file")
         return {"zero_optimization": {"stage": stage}} if options.given.get("zero_stage") else {}
     content = deepspeed_json.read_file(path)
     if switched_on:
         return {**content, "switched_on": True}
     notes.append(
-        "--deepspeed_config without --deepspeed: upstream does not read the file; only its zero_optimization is "
-        "used, which changes no result"
+        "--deepspeed_config without --deepspeed: upstream does not read the file; only its zero_optimization "
+        "is used, which does not change results"
     )
     return {"zero_optimization": content.get("zero_optimization", {})}
 
@@ -212,7 +212,7 @@ def _length(options: Options) -> tuple[int | None, int | None]:
 
 
 def _counted(length: tuple[int, None] | tuple[None, int], batch: Batch, parallel: Parallel) -> tuple[int, int | None]:
-    """Return the iterations, and the samples where the run is counted in them."""
+    """Return the iterations, and the samples if the run counts samples."""
     iterations, samples = length
     if samples is None:
         assert iterations is not None
@@ -240,7 +240,7 @@ def _vocabulary_without_a_file(options: Options, stated: int) -> Vocabulary:
 
 
 def _optimizer(options: Options, deepspeed: dict[str, Any]) -> OptimizerConfig:
-    # DeepSpeed's engine clips only as its own file says; without a value there it does not clip.
+    # DeepSpeed's engine reads clipping from its own file only; without a value there it does not clip.
     clip = deepspeed.get("gradient_clipping", 0.0) if deepspeed.get("switched_on") else options("clip_grad")
     options("clip_grad")
     if isinstance(clip, bool) or not isinstance(clip, (int, float)):

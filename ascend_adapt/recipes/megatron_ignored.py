@@ -30,15 +30,15 @@ IGNORED = {
         apply_query_key_layer_scaling attention_softmax_in_fp32""",
     "gradients are always accumulated and reduced in fp32": """
         accumulate_allreduce_grads_in_fp32 grad_reduce_in_bf16""",
-    "what is recomputed is kept on the device it was made on": """
+    "activations stay on the device that computed them": """
         checkpoint_in_cpu contigious_checkpointing deepspeed_activation_checkpointing
         distribute_checkpointed_activations distribute_saved_activations partition_activations""",
-    "the device decides how ranks talk to each other, and the launcher who they are": """
+    "the device determines the communication backend, and the launcher the ranks": """
         distributed_backend distributed_timeout_minutes local_rank use_tp_pp_dp_mapping""",
     "the model is always built from this package's own layers": """
         deprecated_use_mcore_models use_cpu_initialization use_legacy_models""",
     "it has no effect on the model of this version": "onnx_safe openai_gelu",
-    "the format is read off the token files": """
+    "the format is detected from the token files": """
         data_impl mmap_bin_files mmap_warmup num_dataset_builder_threads object_storage_cache_path s3_cache_path
         create_attention_mask_in_dataloader repeated_dataloader return_data_index valid_num_workers""",
     "native checkpoints have one format": """
@@ -46,7 +46,7 @@ IGNORED = {
         ckpt_fully_parallel_save ckpt_fully_parallel_save_deprecated ckpt_fully_parallel_save_process_group
         dist_ckpt_format_deprecated dist_ckpt_strictness dist_ckpt_workers use_dist_ckpt_deprecated
         use_persistent_ckpt_worker universal_checkpoint verify_integrity""",
-    "it sets what upstream logs, and every native run logs the same": """
+    "it sets what upstream logs; every native run logs the same metrics": """
         adlr_autoresume_interval app_tag_run_name app_tag_run_version codecarbon_dir config_logger_dir
         enable_one_logger log_batch_size_to_tensorboard log_energy log_learning_rate_to_tensorboard log_level
         log_level_replica log_loss_scale_to_tensorboard log_memory_interval log_memory_to_tensorboard
@@ -57,7 +57,7 @@ IGNORED = {
         disable_straggler_on_startup tensorboard_queue_size timing_log_level timing_log_option
         use_pytorch_profiler wandb_save_dir record_memory_history memory_snapshot_path
         check_for_spiky_loss check_for_large_grads check_weight_hash_across_dp_replicas_interval rerun_mode""",
-    "it is about tasks other than training a GPT": """
+    "it is only used in tasks other than training a GPT": """
         bert_binary_head bert_embedder_type biencoder_projection_dim classes_fraction data_per_class_fraction
         decoder_seq_length dino_bottleneck_size ict_head_size img_dim img_h img_w indexer_batch_size
         indexer_log_interval inference inference_batch_times_seqlen_threshold init_method_xavier_uniform

@@ -15,7 +15,7 @@ def read_schedule(options: Options, batch: Batch, iterations: int, samples: int 
     """Return the schedule of a run of ``iterations``; it counts samples if ``samples`` is given.
 
     Raises:
-        ConfigError: a length is in the other unit, or the length or an end of a decay is missing.
+        ConfigError: a length is in the other unit, or the length or an end point of a decay is missing.
     """
     if samples is None:
         decay = options("lr_decay_iters", iterations) * batch.total

@@ -68,7 +68,7 @@ def read(argv: Sequence[str]) -> Recipe:
         config = _config(options, own, version, world_size)
         total = options("global_num_gpus")
         differs = total not in (None, world_size)
-        said = [f"global_num_gpus: {total} gives way to the job's {world_size} ranks"] if differs else []
+        said = [f"global_num_gpus: {total} is overridden by the job's {world_size} ranks"] if differs else []
         return config, notes + said + options.notes()
 
     return Recipe("neox", version.source, build, save=hosts("save"), **placed)
@@ -122,7 +122,7 @@ def _hosts(options: Options, stated: bool, notes: list[str]) -> dict[str, Any]:
     nodes = options("num_nodes")
     nodes = nodes if nodes and nodes > 0 else None
     hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
-    # fetch_hostfile of DeepSpeed's launcher does so too; configs/125M.yml has "/mock_path".
+    # fetch_hostfile of DeepSpeed's launcher does the same; configs/125M.yml has "/mock_path".
     if hosts["hostfile"] and not stated and not os.path.isfile(hosts["hostfile"]):
         notes.append(f"hostfile: {hosts['hostfile']} of the configuration does not exist, so only this host is used")
         hosts["hostfile"] = None
@@ -132,7 +132,7 @@ def _hosts(options: Options, stated: bool, notes: list[str]) -> dict[str, Any]:
         if total % (nodes or 1):
             raise ConfigError(f"global_num_gpus: {total}, expected a multiple of {nodes} num_nodes — change one")
         each = total // (nodes or 1)
-    # Of a hostfile the first num_nodes are meant; without one it says nothing.
+    # With a hostfile, it selects the first num_nodes hosts; without one it has no effect.
     return {**hosts, "ranks_per_node": each, "nodes": nodes if hosts["hostfile"] else None}
 
 
@@ -169,7 +169,7 @@ def _config(options: Options, own: OwnOptions, version: Version, world_size: int
     lr, optimizer = attempt(neox_optimizer.optimizer, options, otherwise=(UNKNOWN, UNKNOWN))
     return options.build(
         dialect="neox",
-        # What a wrong vocabulary or layout is needed for is checked as with a right one.
+        # The rest is checked even if the vocabulary or the layout is wrong.
         model=attempt(
             read_model,
             options,
@@ -195,7 +195,7 @@ def _config(options: Options, own: OwnOptions, version: Version, world_size: int
 
 
 def _batch(options: Options, parallel: Parallel) -> Batch:
-    # 1 is only upstream's default where a batch size says otherwise.
+    # 1 is only upstream's default, if a batch size contradicts it.
     accumulation = options("gradient_accumulation_steps") if options.is_given("gradient_accumulation_steps") else None
     return resolve_batch(
         parallel.data, options("train_batch_size"), options("train_micro_batch_size_per_gpu"), accumulation

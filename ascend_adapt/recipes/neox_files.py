@@ -18,13 +18,13 @@ from ascend_adapt.errors import ConfigError, one_line
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses duplicate keys."""
+    """YAML loader that rejects duplicate keys."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key, _ in node.value:
-        # Merged keys (`<<`) may be overridden; keys that are not names are refused below.
+        # Merged keys (`<<`) may be overridden; keys that are not names are rejected below.
         if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
             continue
         name = loader.construct_object(key)
@@ -61,7 +61,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = parsed(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror} — give a readable YAML file, and its folder by -d") from error
+        raise ConfigError(f"{path}: {error.strerror} — give a readable YAML file, and its folder with -d") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not a text file ({error}) — correct it") from error
     if not isinstance(content, dict):
@@ -98,7 +98,7 @@ def converted(name: str, value: Any, kind: str, notes: list[str]) -> Any:
         return _choice(name, value, list(ast.literal_eval(f"[{literal.group(1)}]")))
     kinds = set(re.findall(r"\b(int|float|bool|str|list|List|dict)\b", kind))
     if "bool" in kinds and isinstance(value, str) and value.lower() in ("true", "false"):
-        notes.append(f'{name}: "{value}" in quotes is read as {value.lower()}; upstream stops at it')
+        notes.append(f'{name}: "{value}" in quotes is read as {value.lower()}; upstream raises an error')
         return value.lower() == "true"
     if isinstance(value, bool) and "bool" in kinds:
         return value

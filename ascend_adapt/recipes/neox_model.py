@@ -15,7 +15,7 @@ from ascend_adapt.recipes.vocabulary import Vocabulary
 
 
 def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel, layers: int) -> Model:
-    """Return the model of ``layers`` layers that the keys ask for.
+    """Return the model of ``layers`` layers that the keys describe.
 
     Raises:
         ConfigError: sizes do not fit each other, or a kind is not supported.
@@ -137,6 +137,6 @@ def read_init(options: Options, name: str, hidden: int, layers: int) -> Init:
     if kind == "scaled_orthogonal":
         return Init("orthogonal", gain=math.sqrt(2 / layers))
     if kind == "orthogonal":
-        # Upstream passes its flag use_mup for the number of layers, and divides by it.
+        # Upstream passes its flag use_mup as the number of layers, and divides by it.
         raise ConfigError(f"{name}: 'orthogonal' divides by zero upstream, expected another — use scaled_orthogonal")
     return Init(kind)

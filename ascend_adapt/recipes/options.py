@@ -61,9 +61,9 @@ def choose_version(
     asked: str | None,
     accepts: Callable[[Version, str], bool] = lambda version, name: True,
 ) -> tuple[Version, list[str]]:
-    """Return the version that is meant, and a problem for each of ``names`` that it does not have.
+    """Return the version that the options are for, and a problem for each of ``names`` that it lacks.
 
-    The first of ``versions`` that has every option is meant, and among those one that ``accepts`` each option's value.
+    It is the first of ``versions`` that has every option, preferably one that ``accepts`` each option's value.
 
     Raises:
         ConfigError: ``asked`` names no version.
@@ -93,7 +93,7 @@ def _unknown(dialect: str, name: str, nearest: Version, *, is_asked: bool) -> st
     if has_it:
         step = f"{', '.join(has_it)} {'has' if len(has_it) == 1 else 'have'} it"
         more = f"not all of the others: leave out what only {nearest.name} has"
-        step += ": choose by --upstream-version" if is_asked else f", and {more}"
+        step += ": choose with --upstream-version" if is_asked else f", and {more}"
     elif same := same_options(dialect, name, nearest.options):
         step = f"give {same}, which is the same here"
     elif close:
@@ -104,11 +104,11 @@ def _unknown(dialect: str, name: str, nearest: Version, *, is_asked: bool) -> st
 
 
 UNKNOWN: Any = object()
-"""What a step returns that could not be taken: it has a problem, or needs what has one."""
+"""Result of a step that failed, or that needs the result of a failed step."""
 
 
 class Options:
-    """The options of one run: what was given, else the default of its version. What is read is noted.
+    """The options of one run: what was given, else the default of its version. Reads are recorded.
 
     ``attempt`` runs one step of a recipe and keeps its problem; ``build`` makes the configuration, or raises all
     problems at once. An option that was given, is not read by the recipe, is not in ``ignored`` and is not at its
@@ -132,7 +132,7 @@ class Options:
         if not any(value is UNKNOWN for value in (*arguments, *named.values())):
             with self._problems:
                 return step(*arguments, **named)
-        # Options that the step would have read are not to be taken for options that nothing reads.
+        # The options that the step would have read count as read.
         self._read |= _strings_of(step.__module__)
         return otherwise
 
@@ -190,7 +190,7 @@ class Options:
         return value
 
     def spelled(self, name: str) -> str:
-        """Return the option whose value is kept under ``name``, as it is written: --num-layers."""
+        """Return the option with the dest ``name`` as it is typed: --num-layers."""
         return self._spelled.get(name, name)
 
     def is_given(self, name: str) -> bool:
@@ -212,7 +212,7 @@ class Options:
         return [f"without effect, for {reason}: {', '.join(names)}" for reason, names in ignored.items()]
 
     def _unsupported(self) -> list[str]:
-        """Return a problem for each option that is given and that the native trainer does not have."""
+        """Return a problem for each given option that the native trainer does not support."""
         return sorted(
             f"{self.spelled(name)}: {value!r}, expected {self._defaults.get(name)!r} — the native trainer does "
             "not support it; leave it out, or run upstream's own code"

@@ -22,7 +22,7 @@ def tensor_and_pipeline(options: Options) -> tuple[int, int]:
 
 
 def check_ranks(ranks: int, sizes: dict[str, int], change: str) -> None:
-    """Check that the ranks are a multiple of the product of the sizes; ``change`` names what sets the ranks.
+    """Check that the ranks are a multiple of the product of the sizes; ``change`` names the option that sets the ranks.
 
     Raises:
         ConfigError: they are not.

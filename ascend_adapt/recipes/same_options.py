@@ -1,4 +1,4 @@
-"""Options that dialects call by different names, for the suggestion when one is given in the wrong dialect."""
+"""Equivalent options of different dialects, to suggest one if the user gives that of another dialect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _IN_A_SECTION = {
 
 
 def same_options(dialect: str, name: str, known: Container[str]) -> str | None:
-    """Return what ``dialect`` calls the option that another dialect calls ``name``, None if that is not known."""
+    """Return the option of ``dialect`` that is equivalent to another dialect's ``name``; None if unknown."""
     plain = _plain(name)
     if dialect == "neox" and plain in _IN_A_SECTION:
         return _IN_A_SECTION[plain]

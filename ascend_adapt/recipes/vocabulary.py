@@ -42,7 +42,7 @@ def read_vocabulary(tokenizer_type: str, path: str | None, stated: int | None) -
     if without_file is not None:
         return without_file
     if path is None:
-        raise ConfigError(f"{tokenizer_type}: no vocabulary file is named — name it, or give --vocab-size")
+        raise ConfigError(f"{tokenizer_type}: no vocabulary file is given — give it, or --vocab-size")
     return _read(tokenizer_type, path)
 
 
@@ -55,8 +55,8 @@ def _read(tokenizer_type: str, path: str) -> Vocabulary:
         raise ConfigError(f"vocabulary file {path!r}: {error.strerror} — correct it, or give --vocab-size") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"vocabulary file {path!r} of {tokenizer_type}: is neither a vocab.json nor a tokenizer.json — give its "
-            "size by --vocab-size"
+            f"vocabulary file {path!r} of {tokenizer_type}: is neither a vocab.json nor a tokenizer.json — give "
+            "its size with --vocab-size"
         ) from error
     return Vocabulary(len(set(ids.values())), ids.get(_END_OF_DOCUMENT))
 

@@ -16,7 +16,7 @@ _WIDTH, _HEIGHT = 400, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 26
 _MOST_POINTS = 240
 _DOTS = 40
-"""Largest number of points that are also drawn as dots."""
+"""Maximum number of points that are also drawn as dots."""
 _ROWS = 16
 _SPOILED = 60
 
@@ -119,7 +119,7 @@ def _axes(across: Scale, up: Scale, axis: str) -> Iterable[Markup]:
 
 
 def _line(line: Line, buckets: Sequence[Bucket], lines: Sequence[Line], across: Scale, up: Scale) -> Markup:
-    """Return the mean of each bucket as a line; where buckets hold several values, least and most as a band."""
+    """Return the mean of each bucket as a line; if buckets hold several values, minimum and maximum as a band."""
     path = [(round(across(one.x), 1), round(up(one.mean), 1)) for one in buckets]
     drawn = [element("polyline", points=" ".join(f"{x:g},{y:g}" for x, y in path), class_="curve")]
     if len(buckets) < len(line.curve.x):
@@ -162,7 +162,7 @@ def _spoiled(line: Line) -> str:
 
 
 def _comparison(lines: Sequence[Line]) -> str:
-    """Return by how much the two runs differ where both have a value."""
+    """Return how much the two runs differ at points where both have a value."""
     pairs = [(one, other) for one in lines for other in lines if (one.run, other.run) == (0, 1)]
     first, second = next((pair for pair in pairs if pair[0].curve.variant == pair[1].curve.variant), pairs[0])
     mine, theirs = dict(first.curve.finite), dict(second.curve.finite)

@@ -51,7 +51,7 @@ def _report(known: argparse.Namespace) -> int:
     readers = [RunReader(path) for path in known.runs]
     output: Path = known.output or _default_output(known.runs)
     if output.is_dir():
-        raise SettingsError(f"--output {output}: is a folder, expected a file — name a file in it")
+        raise SettingsError(f"--output {output}: is a folder, expected a file — give a file in it")
     is_first = True
     while True:
         runs = [reader.read() for reader in readers]
@@ -69,7 +69,7 @@ def _report(known: argparse.Namespace) -> int:
         try:
             time.sleep(known.watch)
         except KeyboardInterrupt:
-            # One last time without the request to load it again.
+            # The last page does not reload itself.
             _write(output, page([reader.read() for reader in readers]))
             print(f"\nreport: {output} — the job is still running")
             return 0

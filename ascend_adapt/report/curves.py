@@ -48,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Mean, least and most of consecutive values of a curve; ``x`` is the last one's."""
+    """Mean, minimum and maximum of consecutive values of a curve; ``x`` is the last one's."""
 
     x: float
     mean: float
@@ -84,10 +84,11 @@ class Gathered:
 
 
 def chosen(logs: Iterable[Gathered]) -> list[Curve]:
-    """Return one curve of each metric and variant, that without a variant first.
+    """Return one curve for each metric and variant, the one without a variant first.
 
-    It is that of the log and format with most values: several ranks may print the same metric, and so may an engine
-    and the program on it. A device without memory or known speed, such as a CPU, gives zeros, and no curve.
+    It comes from the log and format with the most values: several ranks may print the same metric, or an
+    engine and the program that uses it. A device without known memory or speed, such as a CPU, reports zeros,
+    which give no curve.
     """
     best: dict[tuple[Metric, str], tuple[Curve, str]] = {}
     for log in logs:

@@ -9,13 +9,13 @@ _VOID = frozenset({"meta", "br", "path", "circle", "line", "polygon", "polyline"
 
 
 class Markup(str):
-    """Text that is markup already; only ``element`` and ``joined`` make it from data."""
+    """Text that is already markup; only ``element`` and ``joined`` create it from data."""
 
 
 def element(name: str, *children: str | None, **attributes: object) -> Markup:
     """Return an element. Children that are not Markup are escaped; None is left out.
 
-    In names of attributes ``_`` stands for ``-``, and a last one is dropped (``class_``). An attribute that is None or
+    In attribute names ``_`` stands for ``-``, and a trailing one is dropped (``class_``). An attribute that is None or
     False is left out; True gives one without a value.
     """
     opened = f"<{name}"

@@ -2,7 +2,7 @@
 
 Megatron-LM, both Megatron-DeepSpeed, GPT-NeoX, GLM and OneFlow print the formats whose sources are named in
 ``ascend_adapt.native.metrics.log_formats``. The others are DeepSpeed's timer and pipeline engine, the dictionaries of
-Hugging Face's Trainer, JSON lines, and any line that names its step and its loss, such as nanoGPT's.
+Hugging Face's Trainer, JSON lines, and any line with a step and a loss, such as nanoGPT's.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Point(NamedTuple):
 
 AT_EVALUATIONS = "at evaluations"
 FORMATS = ("native", "megatron", "trainer", "json", "deepspeed", "step")
-"""In order of preference: where two give the same metric equally often, the first is drawn.
+"""In order of preference: if two give the same metric equally often, the first is drawn.
 
-Not entry points: a program of a third party prints JSON lines or names its step and its loss, and is then read."""
+Not entry points: a third-party program can print JSON lines, or lines with a step and a loss."""
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b"
 _LONGEST = 4000
@@ -208,7 +208,7 @@ def _named(line: str) -> Iterator[Point]:
     if not {metrics.LOSS, metrics.VALIDATION} & values.keys():
         return
     for metric, value in values.items():
-        # nanoGPT and others estimate the training loss, too, when they evaluate.
+        # nanoGPT and others also estimate the training loss when they evaluate.
         is_estimate = metric is metrics.LOSS and metrics.VALIDATION in values
         yield Point("step", metric, _number(step[1] or step[2]), value, variant=AT_EVALUATIONS if is_estimate else "")
 

@@ -33,7 +33,7 @@ class Followed:
         self.begin()
 
     def read(self) -> None:
-        """Read what is new.
+        """Read new lines.
 
         Raises:
             OSError: the file cannot be read.
@@ -58,7 +58,7 @@ class Followed:
         raise NotImplementedError
 
     def take(self, line: str) -> None:
-        """Take in one line."""
+        """Process one line."""
         raise NotImplementedError
 
 
@@ -79,7 +79,7 @@ class ProgramLog(Followed):
         self._in_arguments = False
 
     def take(self, line: str) -> None:
-        """Take in one line."""
+        """Process one line."""
         self.metrics.add(log_lines.points(line))
         if self._in_arguments:
             self._in_arguments = not _ARGUMENTS_END.search(line)
@@ -99,7 +99,7 @@ class MetricsFile(Followed):
         self.metrics = Gathered()
 
     def take(self, line: str) -> None:
-        """Take in one row; one that a crash has cut is left out."""
+        """Process one row; a row truncated by a crash is left out."""
         try:
             self.metrics.add(list(native_rows.points(json.loads(line))))
         except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

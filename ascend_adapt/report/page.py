@@ -1,4 +1,4 @@
-"""The report as one HTML page: no network, no other file; a script only shows the values under the pointer."""
+"""The report as one HTML page: no network, no other file; its script only shows the values under the pointer."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _state(run: Run) -> Markup:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Return a name of each run: the shortest end of its path by which two runs differ."""
+    """Return a label of each run: the shortest end of its path in which the two runs differ."""
     parts = [Path(run.name).resolve().parts[1:] for run in runs]
     for count in range(1, max(map(len, parts)) + 1):
         labels = ["/".join(one[-count:]) for one in parts]

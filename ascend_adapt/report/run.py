@@ -42,7 +42,7 @@ class KernelChoice:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to change, and where: a finding of a rehearsal."""
+    """A finding of a rehearsal: what to change, and where."""
 
     place: str
     what: str
@@ -65,16 +65,16 @@ class Run:
     """One run.
 
     Attributes:
-        name: how the user named it.
+        name: the path as the user typed it.
         state: RUNNING, FINISHED, FAILED or UNKNOWN; ``outcome`` explains it.
         tier: evidence tier of the device that it ran on, "" if unknown.
         seconds: from the first rank's start to the last one's end, or to now; None if unknown.
         hosts: host of each rank.
         settings: configuration, flat; secrets are masked.
         versions: of the packages that the ranks have in common.
-        known_problems: what a rehearsal printed about known problems of the job on an NPU.
+        known_problems: output of a rehearsal about known problems of the job on an NPU.
         failure: which rank failed first, why, and the next step.
-        notes: what this report could not read, and where its curves are from.
+        notes: what could not be read, and the source of the curves.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Run:
 
 
 class RunReader:
-    """Reads a run, again and again while it runs; logs are read once, and then what is appended."""
+    """Reads a run, repeatedly while it is running; of logs only appended lines are read again."""
 
     def __init__(self, path: Path) -> None:
         """``path``: a run directory, or the log of a job that ran anywhere.
@@ -150,7 +150,7 @@ class RunReader:
         run.notes += failed
         if not run.curves:
             run.notes.append(
-                "no line of a known format names a step and its loss: the report has no curves; if the output went "
+                "no line in a known format has a step and its loss: the report has no curves; if the output went "
                 "elsewhere, pass that log in place of the run directory"
             )
 
@@ -248,7 +248,7 @@ def _read_findings(folder: Path, run: Run) -> None:
 
 
 def _read_problems(path: Path, run: Run) -> None:
-    """Read what each rank recorded of its failure, and the known problems and last exceptions in the logs."""
+    """Read the failure records of ranks, and the known problems and last exceptions in the logs."""
     if path.is_dir():
         recorded = [_json(record) for record in path.glob("failures/*.json")]
         for data in sorted(recorded, key=lambda one: str(one.get("time_ns"))):
@@ -299,7 +299,7 @@ def _without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _masked(words: Iterable[str]) -> Iterator[str]:
-    """Yield the words of a command, with *** for values of options whose name looks secret."""
+    """Yield the arguments of a command, with *** for values of options whose name looks secret."""
     is_secret = False
     for word in words:
         name, equals, _ = word.partition("=")
@@ -314,7 +314,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return the object in a file, {} if there is none: a job that runs or was killed leaves files half-way."""
+    """Return the object in a file, {} if there is none: a running or killed job leaves incomplete files."""
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):

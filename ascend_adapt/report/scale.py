@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 _ORDERS = 30.0
-"""Ratio of the largest value to the least from which an axis is logarithmic."""
+"""Ratio of the largest value to the smallest from which an axis is logarithmic."""
 
 
 @dataclass(frozen=True)

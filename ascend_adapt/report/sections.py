@@ -61,7 +61,7 @@ def facts_compared(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str, str]]:
-    # Of several variants the first is that of every iteration.
+    # The first of several variants covers every iteration.
     by_metric = {curve.metric: curve for curve in reversed(run.curves) if curve.finite}
     if curve := by_metric.get(metrics.LOSS):
         x, y = curve.finite[-1]
@@ -119,7 +119,7 @@ def curves(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
             by_metric.setdefault(curve.metric, []).append(Line(curve, number))
     charts = []
     for metric in METRICS:
-        # Iterations and epochs have no common axis: of two runs that differ in it, the first one's is drawn.
+        # Iterations and epochs have no common axis: if two runs differ in it, the first one's is drawn.
         lines = by_metric.get(metric, [])
         lines = [line for line in lines if line.curve.axis == lines[0].curve.axis]
         if lines:
@@ -137,7 +137,7 @@ def _label(line: Line, lines: Sequence[Line], labels: Sequence[str]) -> str:
 
 
 def layout(run: Run) -> Markup | None:
-    """Return which rank is where: as a grid of the parallel axes, else by host."""
+    """Return the placement of ranks: as a grid of the parallel axes, else by host."""
     if not run.hosts and run.layout is None:
         return None
     by_host: dict[str, list[int]] = {}
@@ -169,7 +169,7 @@ def _grid(grid: Layout, run: Run) -> Markup:
 
 
 def patches(run: Run) -> Markup | None:
-    """Return each patch that was applied or needs attention, with why it exists; the others by state."""
+    """Return each patch that was applied or needs attention, with the reason why it exists; the others by state."""
     report = run.patches
     if report is None or not report.outcomes:
         return None
@@ -196,7 +196,7 @@ def _alike(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _patch(alike: tuple[str, ...], outcomes: Sequence[Outcome]) -> Markup:
-    """Return patches that are alike but for their targets."""
+    """Return patches that differ only in their targets."""
     state, evidence, without, why, reason = alike
     is_bad = state in BAD_STATES
     return element(
@@ -233,7 +233,7 @@ def kernels(run: Run) -> Markup | None:
 
 
 def findings(run: Run) -> Markup | None:
-    """Return what a rehearsal on the emulated NPU found, with what to write instead."""
+    """Return the findings of a rehearsal on the emulated NPU, and the replacements."""
     if not run.findings and not run.known_problems:
         return None
     rows = [(one.place, cut(one.what), one.instead) for one in run.findings[:_MOST_ROWS]]
@@ -295,7 +295,7 @@ def differences(compared: Sequence[Compared], labels: Sequence[str]) -> Markup:
         if rows:
             parts.append(table(("name", *labels), rows))
         parts.append(_left_out(len(kind.differences), _MOST_ROWS))
-    return card(*parts) if parts else card(element("p", "nothing recorded by both runs can be compared"))
+    return card(*parts) if parts else card(element("p", "the runs have no recorded facts in common"))
 
 
 def card(*children: Markup | None) -> Markup:

@@ -35,7 +35,7 @@ class Difference:
     there: str
 
     def may_be_to_come(self) -> bool:
-        """Return whether one rank lacks the patch or package so far, or disabled it: its script may still add it.
+        """Return whether a rank lacks the patch or package only so far, or disabled it: its script may still add it.
 
         Rank 0, which downloads for all ranks, applies patches earlier.
         """

@@ -54,7 +54,7 @@ def enable(
     strict: bool | None = None,
     cuda_code: str | None = None,
 ) -> Status:
-    """Enable all patches that apply here, and return the status.
+    """Enable all patches that apply in this process, and return the status.
 
     Imports no target: a patch is applied when its target is imported. A further call adds to earlier ones and to those
     of a launcher. With ASCEND_ADAPT=0, does nothing and every patch is ``disabled``.
@@ -129,7 +129,7 @@ def at_first_apply(callback: Callable[[], None]) -> None:
 
 
 def script_code(path: str, source: bytes) -> CodeType:
-    """Return the code of the script that a launcher is about to run, rewritten by the patches that name it."""
+    """Return the code of the script that a launcher is about to run, rewritten by the patches that target it."""
     with _lock:
         if _in_force is not None:
             return _in_force.session.script_code(path, source)
@@ -280,7 +280,7 @@ class _Joined:
     def undo(self) -> None:
         with _lock:
             if self.in_force is not _in_force:
-                return  # disable() was called meanwhile
+                return  # disable() was called in the meantime
             self.in_force.session.forget(self.patches)
             self.in_force.manager.remove(self.plugins)
             self.in_force.manager.without_kernels -= self.silenced

@@ -36,7 +36,7 @@ def launch_env(device: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 
 @hookspec
 def adapt_programs(device: str, cuda_code: str) -> Any:
-    """Return what adapts programs that no patch names: an object with ``describe()`` and ``undo()``, or None.
+    """Return an object that adapts programs without patches, with ``describe()`` and ``undo()``; or None.
 
     enable() calls the hook, and disable() calls ``undo()``. ``describe()`` returns what was adapted so far in one
     sentence, or "". ``cuda_code`` is the setting of that name.
@@ -46,5 +46,5 @@ def adapt_programs(device: str, cuda_code: str) -> Any:
 
 @hookspec
 def register_problems() -> Sequence[Path]:
-    """Return the YAML files of known problems of this plugin; they are read when something failed or somebody asks."""
+    """Return the YAML files of known problems of this plugin; they are read after a failure or on request."""
     raise NotImplementedError

@@ -63,7 +63,7 @@ class PluginManager:
             origin = _Origin(point.name, point.dist.name if point.dist is not None else "")
             try:
                 plugin = point.load()
-            except (Exception, SystemExit) as error:  # a plugin may raise anything; it is reported as its problem
+            except (Exception, SystemExit) as error:  # a plugin may raise anything; it becomes the plugin's problem
                 self._refuse(origin, f"importing {point.value} raised {type_and_message(error)}")
                 continue
             self._register(plugin, origin)
@@ -214,7 +214,7 @@ class PluginManager:
     def check_names(
         self, disabled: Iterable[str], allowed: Iterable[str] | None, may_drift: Iterable[str] = ()
     ) -> None:
-        """Refuse unknown names: a misspelt ``disable`` would leave the patch enabled.
+        """Reject unknown names: a misspelt ``disable`` would leave the patch enabled.
 
         Raises:
             SettingsError: an unknown name; the message suggests the closest one.

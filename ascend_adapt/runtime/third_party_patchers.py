@@ -26,5 +26,5 @@ KNOWN = (
 
 
 def active() -> tuple[str, ...]:
-    """Return the names of those that this process has loaded."""
+    """Return the names of the patchers that this process has loaded."""
     return tuple(other.name for other in KNOWN if any(module in sys.modules for module in other.modules))

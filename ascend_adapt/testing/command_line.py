@@ -26,7 +26,7 @@ from ascend_adapt.runtime import code_bases
 from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import hardware, real_target, scenarios, stage
 
-# These topics of all patches run in one process, which has torch; of the rest, one process runs this number of patches.
+# These topics run in one process for all patches, which imports torch; other processes run this number of patches each.
 _TOGETHER = ("compile",)
 _PATCHES_OF_A_PROCESS = 8
 
@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _refuse_several_processes(config: pytest.Config) -> None:
-    """Refuse pytest-xdist: results are collected in one process."""
+    """Reject pytest-xdist: results are collected in one process."""
     if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
         raise AdaptError("-n, --dist: the suite collects results in one process — remove the option, or add -n 0")
 
@@ -124,7 +124,7 @@ def selection(request: pytest.FixtureRequest) -> Selection:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print where each patch was applied, what was not shown, and the path of the evidence."""
+    """Print where each patch was applied, which scenarios were not shown, and the path of the evidence."""
     selection = config.stash[_SELECTION]
     if not selection.applied:
         return
@@ -230,7 +230,7 @@ class Selection:
         return cls(tuple(usable), tuple(modules), tree, known, tier, all_orders, pythonpath)
 
     def topics(self, one: Registered) -> list[str]:
-        """Return the topics of scenarios that were asked for."""
+        """Return the selected topics of scenarios."""
         return [topic for topic in scenarios.of(one.patch) if topic != scenarios.ALL_ORDERS or self.all_orders]
 
     def device_of(self, one: Registered) -> str:
@@ -273,7 +273,7 @@ class Selection:
         result = self._real_target(one).result()[one.full_name]
         if result[0] == stage.PASSED or len({each.patch.target.module for each in self._with_root_of(one)}) == 1:
             return result
-        # Another module of the package may be the cause: this one alone decides.
+        # Another module of the package may be the cause: run this one alone.
         return self._real_target(one, alone=True).result()[one.full_name]
 
     def _real_target(self, one: Registered, alone: bool = False) -> Future[dict[str, list[str]]]:

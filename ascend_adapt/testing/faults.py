@@ -1,4 +1,4 @@
-"""Faults: whether a source tree has the fault of a patch, judged by the code, never by version numbers."""
+"""Faults: whether a source tree has the fault of a patch, judged from its code, never from version numbers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _of_a_symptom(patch: Patch, symptom: Symptom, tree: SourceTree) -> Fault:
         wanted = syntax.parse_fragment(fragment, f"{patch} symptom=")
         if any(syntax.occurrences(node, wanted) for node in nodes):
             return Fault(PRESENT, f"{fragment} is in {place}")
-    return Fault(ABSENT, f"{' or '.join(symptom.fragments)} is not in {place}" if nodes else f"{place} is not there")
+    return Fault(ABSENT, f"{' or '.join(symptom.fragments)} is not in {place}" if nodes else f"{place} is missing")
 
 
 def _nodes(place: Target, tree: SourceTree) -> list[ast.AST]:
@@ -113,7 +113,7 @@ def _of_an_entry(patch: Patch, tree: SourceTree) -> Fault:
 
 
 def _of_a_foreign_name(patch: Patch, tree: SourceTree) -> Fault:
-    """A name of another package: the fault is present where the tree uses it."""
+    """Judge a name of another package: the fault is present if the tree uses it."""
     word = (patch.target.path or patch.target.module.split("."))[-1].encode()
     packages = [path for path in sorted(tree.root.iterdir()) if (path / "__init__.py").is_file()]
     for package in packages:

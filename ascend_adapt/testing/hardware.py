@@ -29,10 +29,10 @@ def real_npu(dev: Path = Path("/dev"), maps: Path = Path("/proc/self/maps")) -> 
     try:
         import torch
         import torch_npu  # noqa: F401
-    except Exception as error:  # torch_npu passes on any error of its libraries
+    except Exception as error:  # torch_npu propagates any error of its libraries
         raise NoHardware(say.format(f"torch_npu cannot be imported ({error})")) from error
     if torch.npu.device_count() < 1:
-        raise NoHardware(say.format("torch_npu counts no device"))
+        raise NoHardware(say.format("torch_npu finds no device"))
     torch.npu.set_device(0)
     library = _loaded_library(maps.read_text())
     if library is None or any(part.startswith("ascend_adapt") for part in library.parts):

@@ -76,13 +76,13 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
             results |= dict.fromkeys(of_module, result)
     patches = {name: one for name, one in patches.items() if results[name][0] == PASSED}
     if not patches:
-        return results  # the process ends: what could not be imported need not be undone
+        return results  # the process ends: a failed import need not be undone
     states = {name: ascend_adapt.status()[name] for name in patches}
     ascend_adapt.disable()
     before = {name: _value(one.patch) for name, one in patches.items()}
     held = {name: _held(one.patch) for name, one in patches.items()}
     copies = {name: _copies(value) for name, value in before.items()}
-    # An inherited method is pickled under the name of its base class; patched, under its own.
+    # An inherited method is pickled under the name of its base class; a patched one under its own.
     places = {name: _place(one.patch) for name, one in patches.items()}
     inherited = {name for name, place in places.items() if place is not None and place.inherited}
     ascend_adapt.enable(plugins=extra, device=device)
@@ -101,19 +101,19 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
     ascend_adapt.disable()
     for name, one in patches.items():
         if _value(one.patch) is not before[name] or _held(one.patch) is not held[name]:
-            results[name] = [FAILED, f"disable() left another object at {one.patch.target} than before"]
+            results[name] = [FAILED, f"disable() left a different object at {one.patch.target}"]
     return results
 
 
 def _imported(module: str, patches: Iterable[Patch]) -> list[str]:
-    """Import a target and return the result: one that cannot be imported here does not show its patches."""
+    """Import a target and return the result; the patches of a target that cannot be imported here are not shown."""
     try:
         _import(module)
     except NotShown as error:
         # A module provided for one code base, or for some code only, cannot be imported here.
         for_all = [patch for patch in patches if patch.kind == "provide" and not patch.hosts and patch.seen_by is None]
         return [FAILED, f"provided, but {error}"] if for_all else [NOT_SHOWN, str(error)]
-    except (AdaptError, AssertionError) as error:  # from any patch on this target: users would see it as well
+    except (AdaptError, AssertionError) as error:  # of any patch on this target: users would see it as well
         return [FAILED, str(error)]
     return [PASSED, ""]
 

@@ -40,7 +40,7 @@ class ReleaseRow:
 
 
 def concerns(one: Registered, distribution: str) -> bool:
-    """Return whether a patch is judged on releases of ``distribution``: it requires some of them."""
+    """Return whether a patch is judged on releases of ``distribution``, because it requires some of them."""
     return bool(requirements_on(one.patch, distribution))
 
 
@@ -133,7 +133,7 @@ def summary(rows: Iterable[ReleaseRow]) -> str:
     releases, patches = {row.release for row in rows}, {row.patch for row in rows}
     return (
         f"{len(releases)} releases x {len(patches)} patches = {len(rows)} rows: "
-        f"{kinds['patch', faults.PRESENT]} patched and the fault is there, "
-        f"{kinds['skip', faults.ABSENT]} skipped and it is not, {unjudged} which the source does not show, "
+        f"{kinds['patch', faults.PRESENT]} patched with the fault present, "
+        f"{kinds['skip', faults.ABSENT]} skipped without the fault, {unjudged} which the source does not decide, "
         f"{sum(bool(row.problem) for row in rows)} wrong"
     )

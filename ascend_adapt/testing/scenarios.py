@@ -29,7 +29,7 @@ ALL_ORDERS = "all orders"
 
 
 def _covering(orders: list[str]) -> list[str]:
-    """Return few of ``orders`` that have every three consecutive steps of all, and every first and last two."""
+    """Return a subset of ``orders`` that covers every three consecutive steps, and every first and last two."""
 
     def triples(order: str) -> set[str]:
         marked = f"^{order}$"
@@ -49,7 +49,7 @@ COVERING_ORDERS = _covering(ORDERS)
 def of(patch: Patch) -> dict[str, dict[str, Scenario]]:
     """Return the scenarios for a patch by topic and name, from its declaration alone.
 
-    The orders that repeat what "orders" covers are a topic of their own, ``ALL_ORDERS``.
+    The remaining orders are a separate topic, ``ALL_ORDERS``.
     """
     if patch.host_script is not None:
         return {"script": {"rewritten before it runs": rewritten_script}}
@@ -94,7 +94,7 @@ def in_order(scene: Scene, order: str) -> None:
     scene.expect_untouched()
     original = scene.original() if scene.aliases() else None
     for alias in scene.aliases():
-        check(alias is original or not stand_in_holds(scene), "an alias was not given its original back")
+        check(alias is original or not stand_in_holds(scene), "an alias does not have its original again")
     if scene.patch.kind == "provide":
         check(scene.patch.target.module not in sys.modules, "the provided module is still there")
 
@@ -115,11 +115,11 @@ def aliases_follow(scene: Scene) -> None:
     if scene.patch.kind != "rewrite" and stand_in_holds(scene):
         now = scene.standing()
         for alias in scene.aliases():
-            check(alias is now, "an alias is not what stands at the target")
+            check(alias is now, "an alias differs from the object at the target")
     scene.expect_in_force()
     ascend_adapt.disable()
     if stand_in_holds(scene):
-        check(all(alias is before[0] for alias in scene.aliases()), "an alias was not given its original back")
+        check(all(alias is before[0] for alias in scene.aliases()), "an alias does not have its original again")
 
 
 def _of_the_gate(patch: Patch) -> dict[str, Scenario]:
@@ -128,7 +128,7 @@ def _of_the_gate(patch: Patch) -> dict[str, Scenario]:
         try:
             near = versions.around(requirement)
         except ValueError:
-            continue  # no version is inside: the scenario above fails
+            continue  # no version is in the range: the scenario above fails
         for side, version in (("below", near.below), ("above", near.above)):
             if version is not None:
                 name = f"{requirement.name} {version}, {side}"
@@ -162,7 +162,7 @@ def is_skipped(scene: Scene, index: int, version: str) -> None:
 
 
 def on_another_device(scene: Scene) -> None:
-    """On a device it is not for, the patch leaves the target alone."""
+    """On other devices, the patch leaves the target alone."""
     scene.write()
     other = next(device for device in ("cuda", "cpu", "npu") if device not in scene.patch.devices)
     scene.enable(device=other)
@@ -333,13 +333,13 @@ def copies_work(scene: Scene) -> None:
         same = [pickle.loads(one) for one in made if isinstance(one, bytes)]
         back = {id(one.func if isinstance(one, functools.partial) else one) for one in same}
         is_whole = type(function).__name__ == "function"
-        check(not is_whole or back <= {id(function)}, "what was unpickled is another function")
+        check(not is_whole or back <= {id(function)}, "unpickling gives another function")
         check(not is_whole or copy.deepcopy(function) is function, "deepcopy made another function")
         check(not is_whole or copy.deepcopy(functools.partial(function)).func is function, "deepcopy of a partial")
         return made
 
     if scene.shape.value or scene.shape.decorator == "@property":
-        raise NotShown("the target is no function")
+        raise NotShown("the target is not a function")
     before = copied()
     scene.enable()
     scene.expect("applied")
@@ -347,7 +347,7 @@ def copies_work(scene: Scene) -> None:
     if scene.shape.inherited:
         check(all(isinstance(one, bytes) for one in after), "the patched method does not pickle")
     else:
-        check(before == after, "the patched function pickles otherwise than the original")
+        check(before == after, "the patched function pickles differently from the original")
 
 
 def compiles(scene: Scene) -> None:
@@ -357,7 +357,7 @@ def compiles(scene: Scene) -> None:
     except ImportError:
         raise NotShown("torch is not installed") from None
     if scene.shape.value or scene.shape.keyword != "def" or scene.shape.decorator == "@property":
-        raise NotShown("the target is no plain function")
+        raise NotShown("the target is not a plain function")
     scene.write(replace(scene.shape, body="import torch\nreturn torch.ones(2) + 1"))
     scene.patch = replace(scene.patch, function=_passing_on(scene.patch, lambda: torch.ones(2) + 1), bodies=())
     scene.import_target()
@@ -365,7 +365,7 @@ def compiles(scene: Scene) -> None:
     scene.expect("applied")
     (call, *_) = scene.uses()
     compiled = torch.compile(call, fullgraph=True, backend="eager")
-    check(torch.equal(compiled(), torch.full((2,), 2.0)), "the compiled function returns otherwise")
+    check(torch.equal(compiled(), torch.full((2,), 2.0)), "the compiled function returns another value")
 
 
 def _passing_on(patch: Patch, answer: Callable[[], Any]) -> Callable[..., Any]:

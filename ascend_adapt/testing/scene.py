@@ -34,7 +34,8 @@ _ASKING = "import importlib\n\ndef ask(name):\n    return importlib.import_modul
 class Scene:
     """Scene with a stand-in in ``folder``, first on sys.path; the code of the patch is replaced by a counter.
 
-    What a wrapper or replacement does belongs to the real target; here it is only counted, and the wrapper passes on.
+    The effect of a wrapper or replacement is tested on the real target; here calls are only counted, and a wrapper
+    calls the original.
     """
 
     registered: Registered
@@ -55,7 +56,7 @@ class Scene:
         self.versions = {one.name: versions.around(one).inside for one in self.patch.requires}
         root = self.patch.target.root
         if root in sys.modules and self.patch.host_script is None:
-            raise NotShown(f"{root} itself is needed here: no stand-in can take its place")
+            raise NotShown(f"{root} itself is needed here: no stand-in can replace it")
         for name in [name for name in os.environ if name.startswith("ASCEND_ADAPT")]:
             del os.environ[name]
         os.environ["ASCEND_ADAPT_PLUGINS"] = PLUGIN
@@ -82,7 +83,7 @@ class Scene:
         sys.path.insert(0, str(self.folder))
 
     def import_target(self) -> None:
-        """Import the target's module as neighbouring code does; if it is missing, its nearest parent package."""
+        """Import the target's module as the code around it does; if it is missing, its nearest parent package."""
         ask = importlib.import_module(_ASKS).ask
         try:
             if self.patch.importers:
@@ -123,11 +124,11 @@ class Scene:
         return [one.target for one in list(sys.modules.values()) if vars(one).get("IS_ALIAS_OF_THE_TARGET")]
 
     def place(self) -> Place:
-        """Return the present object at the target."""
+        """Return the current object at the target."""
         return locate(self.patch.target, sys.modules[self.patch.target.module])
 
     def standing(self) -> Any:
-        """Return the present object of an alias; for a static method, its function."""
+        """Return the current object of an alias; for a static method, its function."""
         return underlying(self.place().value)
 
     # Acting
@@ -143,7 +144,7 @@ class Scene:
         return self.outcome()
 
     def outcome(self) -> Outcome:
-        """Return the present outcome of the patch."""
+        """Return the current outcome of the patch."""
         return ascend_adapt.status()[f"{PLUGIN}.{self.name}"]
 
     @contextlib.contextmanager
@@ -156,7 +157,7 @@ class Scene:
     # Looking
 
     def expect(self, state: str, *words: str) -> None:
-        """Check the patch's state, and that its reason has ``words``."""
+        """Check the patch's state, and that its reason contains ``words``."""
         outcome = self.outcome()
         self._may_be_judged(outcome, state)
         check(outcome.state == state, f"is {outcome.state}, expected {state}: {outcome.reason}")
@@ -180,29 +181,29 @@ class Scene:
             now = {key: value for key, value in vars(owner).items() if key != "AS_MADE"}
             check(list(now) == list(before), f"{owner} has the names {sorted(now)}, expected {sorted(before)}")
             changed = [key for key in before if now[key] is not before[key]]
-            check(not changed, f"{owner} has other objects at {changed} than before")
+            check(not changed, f"{owner} has different objects at {changed}")
         if "CODE_AS_MADE" in vars(module):
             function = owners[-1].__dict__[self.shape.name] if self.shape.name in vars(owners[-1]) else None
-            check(getattr(function, "__code__", module.CODE_AS_MADE) is module.CODE_AS_MADE, "runs another code")
+            check(getattr(function, "__code__", module.CODE_AS_MADE) is module.CODE_AS_MADE, "runs different code")
 
     def expect_in_force(self) -> None:
         """Check that the target is patched exactly once, through each of its names."""
         self.expect("applied")
         if self.patch.importers:
             check(self.patch.target.module == sys.modules[_IMPORTER].held.__name__, "the importer has another module")
-            check(self.patch.target.module not in sys.modules, "the module is left to everybody")
+            check(self.patch.target.module not in sys.modules, "the module is still visible to all code")
             return
         if self.patch.kind == "provide":
-            check(self.patch.target.module in sys.modules, "the module is not there")
+            check(self.patch.target.module in sys.modules, "the module is missing")
             return
         place = self.place()
         made = sys.modules[self.patch.target.module].AS_MADE[-1].get(place.name, MISSING)
         check(place.value is not made or self.patch.kind in ("rewrite", "entry"), "the original stands at the target")
         if self.patch.kind == "rewrite":
             code = sys.modules[self.patch.target.module].CODE_AS_MADE
-            check(place.value.__code__ is not code, "the function has its own code")
+            check(place.value.__code__ is not code, "the function has its original code")
         elif self.patch.kind == "entry":
-            check(place.value[self.patch.key] is self.patch.value, f"the key holds {place.value[self.patch.key]!r}")
+            check(place.value[self.patch.key] is self.patch.value, f"the key maps to {place.value[self.patch.key]!r}")
         elif self.patch.kind == "add":
             check(place.value is not MISSING, "the attribute is missing")
         elif self.patch.kind == "replace" and self.shape.value:
@@ -258,7 +259,7 @@ class Scene:
             def fill(module: ModuleType) -> None:
                 calls.append(self.registered.name)
 
-            # Whoever asks sees it: the suite is not the code that ``seen_by`` is about.
+            # All importers see it: the suite is not the code that ``seen_by`` is for.
             return replace(patch, function=fill, importers=(_IMPORTER,) if patch.importers else (), seen_by=None)
         return patch
 

@@ -33,8 +33,8 @@ class NotShown(AdaptError):
 class Shape:
     """Shape of a target: a function with signature and decorator, or a value.
 
-    ``around`` is False when the class that should hold it is missing; ``name`` is another than the target's when it was
-    renamed, or empty when it is gone.
+    ``around`` is False when the class that should hold it is missing; ``name`` differs from the target's if
+    that was renamed, and is empty if it was removed.
     """
 
     name: str
@@ -80,7 +80,7 @@ _NEEDED = ("ascend_adapt", "packaging", "pluggy", "wrapt", "yaml", "rich")
 
 
 def _refuse_what_is_here(patch: Patch) -> None:
-    """A provided module is shown where it is missing; a real one always wins."""
+    """Reject a provided module that is installed here: a real one always wins."""
     if patch.kind != "provide" or patch.instead:
         return
     if patch.target.root == patch.target.module and find_root(patch.target.root):
@@ -111,13 +111,13 @@ def written(entries: dict[Any, Any]) -> str:
     """Return the source text of a mapping.
 
     Raises:
-        NotShown: no text stands for one of its keys.
+        NotShown: one of its keys cannot be written as text.
     """
     try:
         if ast.literal_eval(repr(entries)) != entries:
             raise ValueError(entries)
     except (ValueError, SyntaxError):
-        raise NotShown(f"the key {next(iter(entries))!r} cannot be written down") from None
+        raise NotShown(f"the key {next(iter(entries))!r} cannot be written as text") from None
     return repr(entries)
 
 
@@ -201,7 +201,7 @@ def modules_with_versions(patch: Patch) -> list[str]:
 
 
 def code_bases_of_shared_targets(patch: Patch) -> list[str]:
-    """Return the top-level packages of the first code base, if the target is in a library that others use too."""
+    """Return the top-level packages of the first code base, if the target is in a library that other code uses too."""
     found = [host for host in patch.hosts[:1] if isinstance(host, CodeBase) and patch.target.root not in host.roots]
     return [root for host in found for root in sorted(host.roots)]
 
@@ -258,7 +258,7 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
     is_function = not shape.value and bool(shape.name)
     if shape.name:
         made["gone"] = replace(shape, name="")
-        # Two underscores in front would be mangled within a class.
+        # Two leading underscores would be mangled inside a class.
         made["renamed"] = replace(shape, name=f"v2_{shape.name}")
     if len(patch.target.path) > 1:
         made["class gone"] = replace(shape, around=False)
@@ -284,7 +284,7 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
 
 
 def _marks_its_host(patch: Patch) -> bool:
-    """Return whether the target's file is a marker: without it, the code base is another one."""
+    """Return whether the target's file is a marker: without it, this is another code base."""
     file = f"{patch.target.module.replace('.', '/')}.py"
     return any(file in host.present for host in patch.hosts if isinstance(host, CodeBase))
 

@@ -23,7 +23,7 @@ def test_it_says_everything(one: Registered) -> None:
 
 
 def test_it_judges_the_source_tree(one: Registered, selection: Selection) -> None:
-    """On --upstream DIR: no drift inside the range, and the fault is present just where the gate admits it."""
+    """On --upstream DIR: no drift inside the range, and the fault is present exactly if the gate admits it."""
     if selection.upstream is None:
         pytest.skip("no --upstream DIR was given")
     if not is_of(one, selection.upstream):

@@ -30,9 +30,9 @@ def test_every_patch_reached_applied(one: Registered, selection: Selection, requ
     """Guard against an empty run: each patch was applied on its real target or on a stand-in."""
     asked = {item.name.partition("[")[0] for item in request.session.items}
     if not {"test_on_a_stand_in", "test_on_the_installed_target"} <= asked:
-        pytest.skip("not all tests of this suite were asked for")
+        pytest.skip("only some tests of this suite were selected")
     if one.patch.kind == "provide" and selection.verdict(one).state == "not_needed":
         pytest.skip(selection.verdict(one).reason)  # a real module always wins
     if one.full_name not in selection.applied and one.patch.hosts and stand_in.is_needed_by_python(one.patch):
-        pytest.skip(f"no stand-in may take the place of {one.patch.target.root}, and no host of it is installed")
-    require(one.full_name in selection.applied, "it was applied nowhere — install its target, or give --upstream DIR")
+        pytest.skip(f"no stand-in may replace {one.patch.target.root}, and none of its code bases is installed")
+    require(one.full_name in selection.applied, "it was never applied — install its target, or give --upstream DIR")

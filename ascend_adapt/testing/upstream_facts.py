@@ -26,8 +26,8 @@ class RecordError(AdaptError):
 class Facts:
     """Facts about the target of one patch in one release.
 
-    ``signatures`` and ``digests`` have one entry for each definition (a constant has no signature, that of a static
-    method says so); none means that the target is not there. ``fault`` and ``reason`` are as in ``faults.Fault``.
+    ``signatures`` and ``digests`` have one entry for each definition (a constant has no signature; a static
+    method is marked in it); none means that the target is missing. ``fault`` and ``reason`` are as in ``faults.Fault``.
     """
 
     signatures: tuple[str, ...]
@@ -71,12 +71,12 @@ class UpstreamRecord:
         """Return the facts of a patch in a release.
 
         Raises:
-            RecordError: the record was made for another declaration of the patch, or does not have it.
+            RecordError: the record was made for another declaration of the patch, or lacks it.
         """
         name = one.full_name
         if self.declared.get(name) != fingerprint(one.patch):
             raise RecordError(
-                f"the record of {self.distribution}: is not of the present {name} — run make record-upstreams"
+                f"the record of {self.distribution}: is not of the current {name} — run make record-upstreams"
             )
         return self.facts[name][release]
 
@@ -94,7 +94,7 @@ def load(path: Path) -> UpstreamRecord:
     """Read a record.
 
     Raises:
-        RecordError: it is no record.
+        RecordError: it is not a record.
     """
     try:
         data = json.loads(path.read_text())

@@ -62,7 +62,7 @@ def jobs(results: Results) -> Table:
 
 
 def comparisons(results: Results) -> Table:
-    """Return what is compared in a row itself, with every card's ratio."""
+    """Return the comparisons within each row, with every card's ratio."""
     made = Table(title="compared within the row: our time over the peer's")
     for column in ("what", "ratio", "wanted", "on the first card"):
         made.add_column(column)
@@ -85,7 +85,7 @@ def failures(results: Results) -> list[str]:
 
 
 def chart(results: Results, path: Path) -> str:
-    """Draw the speeds; return what to say where matplotlib is missing."""
+    """Draw the speeds; return a note if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -108,8 +108,8 @@ def parser() -> argparse.ArgumentParser:
     total = sum(row.seconds for row in ROWS.values())
     listed = ", ".join(f"{name} ({row.seconds} s)" for name, row in ROWS.items())
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--rows", type=_names, default=[], help=f"names with commas: {listed}; {total} s in all")
-    made.add_argument("--minutes", type=float, default=9.5, help="start no row whose estimate ends later")
+    made.add_argument("--rows", type=_names, default=[], help=f"comma-separated names: {listed}; {total} s in all")
+    made.add_argument("--minutes", type=float, default=9.5, help="start no row whose estimated end is later")
     made.add_argument("--tiny", action="store_true", help="the smallest shapes on the CPU")
     made.add_argument("--into", type=Path, default=Path("runs/bench-gpu"), help="folder of results.json and chart.png")
     return made

@@ -1,4 +1,4 @@
-"""Our attention beside every backend of torch's that supports the call: bf16, forward and backward.
+"""Our attention compared with every torch backend that supports the call: bf16, forward and backward.
 
 torch of the machine, ``scaled_dot_product_attention`` under ``sdpa_kernel`` with one backend.
 ``python -m bench.gpu.attention [--tiny]``

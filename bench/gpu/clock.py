@@ -58,7 +58,7 @@ class Clock:
             self.facts |= kernels_of(self.profile, int(os.environ.get("BENCH_KERNELS", "12")))
 
     def say(self, text: str) -> None:
-        """Keep what a native run decides about itself; the table has the rest."""
+        """Keep the decisions that a native run logs; the table has the rest."""
         if text.startswith(("compile:", "training steps are", "no CUDA graphs")):
             self.facts.setdefault("decisions", []).append(text)
 
@@ -67,7 +67,7 @@ class Clock:
         self.tick(metrics.lm_loss)
 
     def evaluation(self, iteration: int, part: str, loss: float) -> None:
-        """Nothing is evaluated."""
+        """Do nothing."""
 
 
 def kernels_of(profile: Any, kept: int) -> dict[str, Any]:

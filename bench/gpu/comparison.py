@@ -1,4 +1,4 @@
-"""What a row reports that is no training job: each call beside another software's, or another run."""
+"""Result of a row that is not a training job: each call compared with another software's, or with another run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Compared:
 
 
 def attempt(what: str, compare: Callable[[], Compared]) -> Compared:
-    """Return the comparison, or why it failed, which must not end the others."""
+    """Return the comparison, or why it failed; the others continue."""
     try:
         return compare()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Our kernels beside Liger-Kernel 0.8.5's functions of ``liger_kernel.transformers.functional``: bf16, both passes.
+"""Our kernels and Liger-Kernel 0.8.5's functions of ``liger_kernel.transformers.functional``: bf16, both passes.
 
 ``python -m bench.gpu.liger [--tiny]``; on the CPU both are in Triton's interpreter (``TRITON_INTERPRET=1``, and the
 packages of ``.triton``), where a ratio means nothing.
@@ -21,7 +21,7 @@ PACKAGES = Path(__file__).parents[2] / ".triton"
 
 
 def compared(*, tiny: bool) -> Iterator[Compared]:
-    """Compare each kernel, at two sizes where its shape matters."""
+    """Compare each kernel, at two sizes if its shape matters."""
     import torch
     from liger_kernel.transformers import functional as theirs
 

@@ -1,4 +1,4 @@
-"""nanoGPT 124M under ``ascend-run`` beside the same command without it: a program that nobody adapted.
+"""nanoGPT 124M under ``ascend-run`` compared with the same command without it: an unmodified program.
 
 A clone of github.com/karpathy/nanoGPT (3adf61e) in the folder ``ASCEND_ADAPT_UPSTREAMS``, its own settings for GPT-2
 124M, micro batch 12, no accumulation, 50 iterations. Step times are those that it prints, medians after ten iterations.
@@ -28,7 +28,7 @@ def checkout() -> Path:
     """Return the folder of nanoGPT."""
     folder = Path(os.environ.get("ASCEND_ADAPT_UPSTREAMS", ".")) / "nanoGPT"
     if not (folder / "train.py").is_file():
-        sys.exit(f"{folder}: has no train.py, expected a clone of nanoGPT — name its parent in ASCEND_ADAPT_UPSTREAMS")
+        sys.exit(f"{folder}: has no train.py, expected a clone of nanoGPT — set ASCEND_ADAPT_UPSTREAMS to its parent")
     return folder
 
 
@@ -45,7 +45,7 @@ def run(folder: Path, adapted: bool, words: list[str]) -> tuple[list[float], flo
 
 
 def main() -> None:
-    """Run both sides in turn, twice where they are eager."""
+    """Run both sides in turn, twice if they are eager."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--tiny", action="store_true")

@@ -1,9 +1,9 @@
-"""Whether a run that is resumed repeats the rest of the straight run bit for bit, with training steps as CUDA graphs.
+"""Whether a resumed run repeats the rest of an uninterrupted run bit for bit, with training steps as CUDA graphs.
 
 ``python -m bench.gpu.resume [--tiny]`` trains GPT-2 345M in bf16 with dropout under ``--deterministic``: once without
 interruption, with a save half way, and once from that checkpoint. Losses and gradient norms of the second half must be
-equal in every bit. A third run with ``ASCEND_ADAPT_STEP_GRAPH=0`` shows whether graphs change them. The straight run
-must have logged that its steps are graphs, else the row says so.
+equal in every bit. A third run with ``ASCEND_ADAPT_STEP_GRAPH=0`` shows whether graphs change them. The
+uninterrupted run must have logged that its steps are graphs, otherwise the row reports that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Log:
         self.rows.append((metrics.lm_loss, metrics.grad_norm))
 
     def evaluation(self, iteration: int, part: str, loss: float) -> None:
-        """Nothing is evaluated."""
+        """Do nothing."""
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def _equal(what: str, expected: list[tuple[float, float]], found: list[tuple[float, float]]) -> Compared:
-    """Return the number of steps that differ, of as many."""
+    """Return the number of steps that differ, and the total."""
     differ = [number for number, pair in enumerate(zip(expected, found, strict=True), 1) if pair[0] != pair[1]]
     first = f"; first {differ[0]}: {expected[differ[0] - 1]} and {found[differ[0] - 1]}" if differ else ""
     return Compared(what, len(differ), "0", f"{len(differ)} of {len(found)}{first}")

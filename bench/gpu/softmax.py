@@ -1,4 +1,4 @@
-"""Our causal masked softmax, fp16, beside eager fp32, torch.compile of it, and a copy of the scores on the device.
+"""Our causal masked softmax, fp16, compared with eager fp32, torch.compile of it, and a device copy of the scores.
 
 torch of the machine, no other package. ``python -m bench.gpu.softmax [--tiny]``
 """

@@ -102,13 +102,14 @@ def gpt2_pipeline(
         LayerSpec(nn.LayerNorm, hidden_size),
         TiedLayerSpec("word_embedding", *embedding, forward_fn=output_logits),
     ]
-    # A seed for each layer, or every stage would draw the same weights and the model depend on the number of stages.
+    # A seed for each layer, otherwise every stage would draw the same weights, and the model would depend on the
+    # number of stages.
     return PipelineModule(
         layers,
         num_stages=num_stages,
         loss_fn=lm_loss,
         partition_method="type:TransformerLayer",
         seed_layers=True,
-        seed_fn=torch.manual_seed,  # DeepSpeed's own passes a numpy integer to random.seed, which Python 3.11 refuses
+        seed_fn=torch.manual_seed,  # DeepSpeed's own passes a numpy integer to random.seed, which Python 3.11 rejects
         base_seed=seed,
     )

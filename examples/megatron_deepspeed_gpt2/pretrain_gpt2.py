@@ -1,7 +1,7 @@
 """Pretrain GPT-2 with DeepSpeed pipeline parallelism, on the accelerator that DeepSpeed finds.
 
-Start it with torchrun or deepspeed, one process a device. Arguments are named as in Megatron; the rest of the training
-recipe is in the DeepSpeed configuration, where "auto" stands for the value given here.
+Start it with torchrun or deepspeed, one process per device. Arguments are named as in Megatron; the rest of the
+training recipe is in the DeepSpeed configuration, where "auto" stands for the value given here.
 """
 
 import argparse
@@ -23,15 +23,15 @@ from token_windows import TokenWindows, split_documents
 
 
 def parse_args() -> argparse.Namespace:
-    """Parse the command line and refuse contradictory options."""
+    """Parse the command line and reject contradictory options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     model = parser.add_argument_group("model")
     model.add_argument("--num-layers", type=positive_int, default=4, help="transformer layers")
     model.add_argument("--hidden-size", type=positive_int, default=128, help="width of the hidden states")
     model.add_argument("--num-attention-heads", type=positive_int, default=4, help="attention heads in each layer")
-    model.add_argument("--seq-length", type=positive_int, default=128, help="tokens in a sample")
-    model.add_argument("--vocab-size", type=positive_int, default=50257, help="tokens the tokenizer knows")
-    model.add_argument("--make-vocab-size-divisible-by", type=positive_int, default=128, help="pads the vocabulary")
+    model.add_argument("--seq-length", type=positive_int, default=128, help="tokens per sample")
+    model.add_argument("--vocab-size", type=positive_int, default=50257, help="number of the tokenizer's ids")
+    model.add_argument("--make-vocab-size-divisible-by", type=positive_int, default=128, help="padding multiple")
     model.add_argument("--pipeline-model-parallel-size", type=positive_int, default=1, help="pipeline stages")
 
     data = parser.add_argument_group("data")
@@ -54,9 +54,9 @@ def parse_args() -> argparse.Namespace:
     )
     training.add_argument("--micro-batch-size", type=positive_int, default=4, help="samples in one pipeline pass")
     training.add_argument("--global-batch-size", type=positive_int, default=8, help="samples in one iteration")
-    training.add_argument("--train-iters", type=positive_int, default=100, help="iterations at most")
+    training.add_argument("--train-iters", type=positive_int, default=100, help="maximum number of iterations")
     training.add_argument("--lr", type=float, default=3e-3, help="learning rate after warmup")
-    training.add_argument("--seed", type=int, default=1234, help="decides the initial weights and the order of samples")
+    training.add_argument("--seed", type=int, default=1234, help="seed of the initial weights and the order of samples")
     training.add_argument("--log-interval", type=positive_int, default=5, help="iterations between log lines")
     training.add_argument("--eval-interval", type=positive_int, default=10, help="iterations between validations")
     training.add_argument("--eval-iters", type=positive_int, default=4, help="global batches in one validation")
@@ -64,7 +64,7 @@ def parse_args() -> argparse.Namespace:
         "--exit-loss-drop",
         type=float,
         metavar="X",
-        help="stop once the validation loss is X below its first value; fail if it never is",
+        help="stop once the validation loss is X below its first value; fail if it never gets there",
     )
     # The deepspeed launcher adds --local_rank; every launcher also sets LOCAL_RANK, which is what is read here.
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
@@ -180,7 +180,7 @@ def build_model(args: argparse.Namespace) -> PipelineModule:
 
 
 def weight_decay_groups(model: PipelineModule) -> list[dict]:
-    """Optimizer groups that keep weight decay away from biases and LayerNorm weights."""
+    """Optimizer groups without weight decay for biases and LayerNorm weights."""
     parameters = list(model.parameters())
     return [
         {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
@@ -239,7 +239,7 @@ def train(engine: PipelineEngine, train_data: TokenWindows, valid_data: TokenWin
     fall = first_loss - valid_loss
     print_last(f" validation loss: first {first_loss:.4f}, last {valid_loss:.4f}, fell by {fall:.4f}")
     print_last(f" training: {iteration} iterations, {sum(seconds):.1f} seconds, {tokens / sum(seconds):.0f} tokens/s")
-    if args.exit_loss_drop is not None and not fall >= args.exit_loss_drop:  # also where the loss became NaN
+    if args.exit_loss_drop is not None and not fall >= args.exit_loss_drop:  # also if the loss became NaN
         sentence = (
             f"--exit-loss-drop: the validation loss fell by {fall:.4f} in "
             f"{args.train_iters} iterations, expected {args.exit_loss_drop:g} — raise --train-iters or --lr"

@@ -1,4 +1,4 @@
-"""Train a character-level GPT on one NVIDIA GPU, or with torchrun on several. Nothing here knows about Ascend NPUs."""
+"""Train a character-level GPT on one NVIDIA GPU, or with torchrun on several. Nothing is specific to Ascend NPUs."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Train a GPT-2 with Hugging Face's Trainer, as for NVIDIA GPUs. Nothing here knows about Ascend NPUs."""
+"""Train a GPT-2 with Hugging Face's Trainer, as for NVIDIA GPUs. Nothing here is specific to Ascend NPUs."""
 
 import argparse
 from pathlib import Path

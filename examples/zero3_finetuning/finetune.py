@@ -1,4 +1,4 @@
-"""Finetune a causal language model with DeepSpeed ZeRO-3, as for NVIDIA GPUs. Nothing here knows about Ascend NPUs."""
+"""Finetune a causal language model with DeepSpeed ZeRO-3, as for NVIDIA GPUs. Nothing is specific to Ascend NPUs."""
 
 import argparse
 from pathlib import Path

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def initialize(models: Any, optimizers: Any = None, enabled: bool = True, opt_level: str = "O1", **options: Any) -> Any:
-    """Return models and optimizers as they are.
+    """Return models and optimizers unchanged.
 
     Raises:
         RuntimeError: a level of mixed precision.
@@ -39,7 +39,7 @@ def state_dict() -> dict[str, Any]:
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
-    """Read nothing."""
+    """Ignore the state: the loss is not scaled."""
 
 
 def half_function(function: Any) -> Any:

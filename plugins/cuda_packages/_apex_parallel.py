@@ -11,7 +11,7 @@ __all__ = ["DistributedDataParallel", "SyncBatchNorm", "convert_syncbn_model"]
 
 
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):  # type: ignore[misc]
-    """Averages gradients over all ranks; apex's options of how they are sent have no effect."""
+    """Averages gradients over all ranks; apex's communication options have no effect."""
 
     def __init__(self, module: Any, *args: Any, **options: Any) -> None:
         super().__init__(module, broadcast_buffers=False)

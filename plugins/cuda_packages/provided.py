@@ -1,4 +1,4 @@
-"""Patches that provide a package: what all of them share."""
+"""Shared code of the patches that provide a package."""
 
 from __future__ import annotations
 

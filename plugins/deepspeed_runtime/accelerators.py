@@ -259,7 +259,7 @@ def _npu_methods() -> dict[str, Any]:
     devices="cpu",
     why="DeepSpeed's CPU accelerator has no streams: activation checkpointing (up to 0.19.5) and ZeRO-3 with "
     "overlap_comm fail with \"'NoneType' object is not callable\"",
-    until="DeepSpeed asks its accelerator whether it has streams before it makes one",
+    until="DeepSpeed checks whether its accelerator has streams before it creates one",
     without="crash",
     symptom=Symptom(reason="the fault is in the callers; before 0.14.1 the accelerator for CPUs is ours"),
 )

@@ -41,7 +41,7 @@ def load_checkpoint_file(call: Call) -> Any:
     symptom=Symptom("torch.load(path, map_location=map_location, weights_only=False)"),
 )
 def load_restricted(call: Call) -> Any:
-    """Read a file; where torch is set to read weights only, the classes that DeepSpeed saves are allowed, too."""
+    """Read a file; if torch is set to read weights only, the classes that DeepSpeed saves are allowed, too."""
     with allowed(*DEEPSPEED):
         return call.proceed()
 
@@ -91,7 +91,7 @@ def fp32_weights_follow(call: Call) -> Any:
     refresh = getattr(call.instance.optimizer, "refresh_fp32_params", None)
     if refresh is None or call.instance.zero_optimization_partition_weights():
         return call.proceed()
-    # If either is called, the engine has refreshed the master weights itself.
+    # If either of them is called, the engine has refreshed the master weights itself.
     with (
         _calls_of(call.instance, "_load_zero_checkpoint") as of_zero,
         _calls_of(call.instance.optimizer, "load_state_dict") as own,
@@ -130,7 +130,7 @@ def _calls_of(owner: Any, name: str) -> Iterator[list[bool]]:
     requires="deepspeed>=0.18.5",
     why="a BF16_Optimizer without ZeRO (bf16 in the pipeline engine) saves its states in one file per rank, as ZeRO "
     "does, but they are looked up in the model's file: no job resumes, KeyError: 0",
-    until="DeepSpeed decides by the optimizer, not by the ZeRO stage, where the states are",
+    until="DeepSpeed locates the states by the optimizer, not by the ZeRO stage",
     without="crash",
     symptom=Symptom("has_zero_optimizer_state = self.zero_optimization()", at=f"{ENGINE}._load_checkpoint"),
 )
@@ -144,7 +144,7 @@ def bf16_states_of_each_rank(call: Call) -> Any:
     f"{ENGINE}.save_checkpoint",
     requires="deepspeed>=0.18.5",
     why="the parameter shapes of a BF16_Optimizer are not saved, which zero_to_fp32.py and universal checkpoints need",
-    until="DeepSpeed decides by the optimizer, not by the ZeRO stage, where the states are",
+    until="DeepSpeed locates the states by the optimizer, not by the ZeRO stage",
     without="crash",
     symptom=Symptom("zero_optimizer_state = self.zero_optimization()", at=f"{ENGINE}._save_checkpoint"),
 )

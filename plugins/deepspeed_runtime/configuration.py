@@ -1,4 +1,4 @@
-"""DeepSpeed configurations: passed twice, with sections that repeat their own name, or of removed features."""
+"""DeepSpeed configurations: passed twice, with sections that repeat their own name, or with removed features."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _content(configuration: Any) -> Any:
         return configuration  # DeepSpeed reports what is wrong with it
 
 
-# Keys of a loss scale in some sections bf16, which has none.
+# Loss scale keys in some bf16 sections, which have no loss scale.
 _OF_A_LOSS_SCALE = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
 
 
@@ -88,20 +88,20 @@ def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tu
 @wrap(
     "deepspeed.runtime.config:_reject_removed_config_keys",
     requires="deepspeed>=0.19.7",
-    why="sections of removed features are refused even if they are switched off, as in Megatron-DeepSpeed's templates: "
-    '"curriculum_learning": {"enabled": false}',
+    why="sections of removed features are rejected even if they are switched off, as in Megatron-DeepSpeed's "
+    'templates: "curriculum_learning": {"enabled": false}',
     until="DeepSpeed accepts a removed feature that is switched off",
     without="crash",
     symptom=Symptom("key in param_dict"),
 )
 def removed_features_switched_off(call: Call) -> Any:
-    """Refuse only removed features that are switched on."""
+    """Reject only removed features that are switched on."""
     call["param_dict"] = _switched_on(call["param_dict"])
     return call.proceed()
 
 
 def _switched_on(sections: dict[str, Any]) -> dict[str, Any]:
-    """Return the sections, and those inside them, without those that are false or say ``"enabled": false``."""
+    """Return the sections, and those inside them, without those that are false or contain ``"enabled": false``."""
     return {
         name: _switched_on(value) if isinstance(value, dict) else value
         for name, value in sections.items()

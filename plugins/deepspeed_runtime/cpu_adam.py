@@ -45,7 +45,7 @@ def old_cpu_adam_in_torch(call: Call) -> Any:
     "deepspeed.ops.op_builder.npu.cpu_adam:CPUAdamBuilder.load",
     requires="deepspeed>=0.12.4",
     devices="npu",
-    why=f"{_WHY}; on an emulated NPU nobody waits for speed, and CANN's headers, which it needs, are missing",
+    why=f"{_WHY}; on an emulated NPU speed does not matter, and CANN's headers, which it needs, are missing",
     until=UNTIL_SHIPPED,
     without="crash",
     symptom=BY_ACCELERATOR,

@@ -1,4 +1,4 @@
-"""Warning for gradient clipping that some releases of ZeRO-1 and ZeRO-2 skip; their arithmetic is unchanged."""
+"""Warning for gradient clipping that some releases skip in ZeRO-1 and ZeRO-2; their arithmetic is unchanged."""
 
 from __future__ import annotations
 

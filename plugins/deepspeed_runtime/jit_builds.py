@@ -1,4 +1,4 @@
-"""Operators that DeepSpeed compiles at run time, in torch instead."""
+"""torch replacements for operators that DeepSpeed compiles at run time."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class TorchFusedAdam:
                             tensor.copy_(value)
 
 
-# Intermediate results take as much as a piece. ZeRO's flat partition of a 20B model is one tensor of 10 GiB.
+# Intermediate results take as much memory as a piece. ZeRO's flat partition of a 20B model is one tensor of 10 GiB.
 _PIECE = 1 << 26
 
 

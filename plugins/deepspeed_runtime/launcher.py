@@ -11,14 +11,14 @@ from typing import Any
 from ascend_adapt import Call, Symptom, replace, wrap
 from ascend_adapt.launch.placement import hostfile
 
-# Name prefixes. ASCEND includes ASCEND_ADAPT_*, without which other hosts would apply other patches.
+# Name prefixes. ASCEND includes ASCEND_ADAPT_*, without which other hosts would apply different patches.
 FORWARDED = ("ASCEND", "HCCL", "LD_LIBRARY_PATH", "OMP_", "PATH")
 
 
 @wrap(
     "deepspeed.launcher.runner:main",
     requires="deepspeed>=0.6",
-    why="variables of CANN, HCCL and this package are not forwarded, so other hosts run with other settings",
+    why="variables of CANN, HCCL and this package are not forwarded, so other hosts run with different settings",
     until="DeepSpeed forwards them",
     without="wrong numbers",
     symptom=Symptom(reason="the fault is missing entries of a list"),
@@ -53,13 +53,13 @@ def quote_exports(self: Any, key: str, var: str) -> None:
 @wrap(
     "deepspeed.launcher.runner:fetch_hostfile",
     requires="deepspeed>=0.6",
-    why="comments and blank lines are refused before 0.8, and `slot=`, as in the guides, since 0.8",
+    why="comments and blank lines are rejected before 0.8, and `slot=`, as in the guides, since 0.8",
     until="DeepSpeed reads both",
     without="crash",
     symptom=Symptom(reason="the fault is in a parser, not in one expression"),
 )
 def read_hostfile(call: Call) -> Any:
-    """Read an existing hostfile as ascend-run does; without one DeepSpeed's own code runs."""
+    """Read an existing hostfile as ascend-run does; if there is none, DeepSpeed's own code runs."""
     path = call["hostfile_path"]
     if not os.path.isfile(path):
         return call.proceed()

@@ -1,4 +1,4 @@
-"""NVTX ranges without NVTX."""
+"""NVTX ranges as no-ops on devices without NVTX."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ WEIGHTS_AND_STATE = (
     host="glm",
     requires="torch>=2.6",
     why="change_mp.py and other scripts of GLM call torch.load themselves, which refuses the random states since torch "
-    "2.6; change_mp.py leaves a folder without weights, whose file `latest` names them",
+    "2.6; change_mp.py leaves a folder without weights, whose file `latest` refers to them",
     until="GLM allows the classes that it saves",
     without="crash",
     symptom=Symptom(reason="the fault is in scripts, which are not modules of GLM"),

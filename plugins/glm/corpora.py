@@ -1,4 +1,4 @@
-"""Corpora of GLM at other places than the paths in its code, and its filter of languages."""
+"""Corpora of GLM at paths other than those in its code, and its language filter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ascend_adapt import Call, Symptom, wrap
 from ascend_adapt.errors import DataError
 
-# The model of fastText that recognises languages: where GLM expects it, and where its guide puts it.
+# fastText's language identification model: where GLM expects it, and where its guide puts it.
 LANGUAGES = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "lid.176.bin")
 
 
@@ -37,7 +37,7 @@ def corpus_at_a_path(call: Call) -> Any:
 
 
 def _is_there(path: str) -> bool:
-    """Return whether a corpus, or what GLM has tokenized of it, is at a path."""
+    """Return whether a corpus, or GLM's tokenized files of it, is at a path."""
     tokenized = os.path.splitext(path)[0]
     return any(os.path.exists(one) for one in (path, f"{tokenized}.lazy", f"{tokenized}.scatter"))
 
@@ -47,7 +47,7 @@ def _at(path: str, kind: Any, pile: Any) -> Any:
         return type("CorpusAtAPath", (kind,), {"PATH": path})
 
     class PileAtAPath(kind):  # type: ignore[misc]
-        """The Pile; lines may omit which subset they are from."""
+        """The Pile; lines may omit their subset."""
 
         PATH = path
 
@@ -60,8 +60,8 @@ def _at(path: str, kind: Any, pile: Any) -> Any:
 @wrap(
     "data_utils.datasets:BlockDataset.__init__",
     host="glm",
-    why="--filter-english, which config/ds_block_10B.sh sets, loads /mnt/lid.176.bin with fasttext for every corpus, "
-    "no argument names another path, and fasttext's predict() fails with numpy 2",
+    why="--filter-english, which config/ds_block_10B.sh sets, loads /mnt/lid.176.bin with fasttext for every "
+    "corpus, no argument sets another path, and fasttext's predict() fails with numpy 2",
     until="GLM takes the path of the model as an argument, and fasttext supports numpy 2",
     without="crash",
     symptom=Symptom("fasttext.load_model('/mnt/lid.176.bin')"),
@@ -103,7 +103,7 @@ def languages_of_openwebtext(call: Call) -> None:
 
 
 class Languages:
-    """A model of fastText, without the part of its predict() that numpy 2 refuses."""
+    """A model of fastText, without the part of its predict() that fails with numpy 2."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

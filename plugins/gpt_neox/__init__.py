@@ -1,4 +1,4 @@
-"""GPT-NeoX v2.0 and newest (ea7aefd8), on devices and with releases of torch and DeepSpeed that they do not know.
+"""GPT-NeoX v2.0 and newest (ea7aefd8), on devices and with releases of torch and DeepSpeed that they do not support.
 
 The tag v2.0 (9610391a) is not valid Python: a docstring is not closed. Here v2.0 means the next commit, 6edf2418, which
 closes it and changes nothing else.

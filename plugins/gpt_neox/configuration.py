@@ -13,7 +13,7 @@ from ascend_adapt.errors import ConfigError
 
 ARGUMENTS = "megatron.neox_arguments.arguments:NeoXArgs"
 
-# Settings that only Ascend's fork of v2.0 has, and what is done instead.
+# Settings that only Ascend's fork of v2.0 has, and their replacements.
 OF_ASCENDS_FORK = {
     "async_tensor_model_parallel_allreduce": "the all-reduce of gradients is not overlapped",
     "use_triangle_attn": "attention is ascend_adapt's; the fork's reuses the blocks of the first mask",
@@ -63,7 +63,7 @@ def guides_settings(call: Call) -> Any:
 
 
 def understood(settings: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that GPT-NeoX has, converted to the expected type where the value can be read as one."""
+    """Return the settings that GPT-NeoX has, converted to the expected type if possible."""
     result = {}
     for name, value in settings.items():
         if name in OF_ASCENDS_FORK and name not in fields:
@@ -164,12 +164,12 @@ def _warn_of_clipping(own: float) -> None:
     "megatron.checkpointing:load_checkpoint",
     host="gpt-neox",
     why='a finetune without a checkpoint only prints "Unable to load checkpoint." and trains from random weights',
-    until="GPT-NeoX refuses to finetune without a checkpoint",
+    until="GPT-NeoX rejects a finetune without a checkpoint",
     without="wrong numbers",
     symptom=Symptom('print("Unable to load checkpoint.")'),
 )
 def something_to_finetune(call: Call) -> Any:
-    """Refuse a finetune that loaded no checkpoint; without finetune an empty folder is a fresh start."""
+    """Reject a finetune that loaded no checkpoint; without finetune an empty folder means training from scratch."""
     settings, engine = call["neox_args"], call["model"]
     loaded = []
     load = engine.load_checkpoint

@@ -23,6 +23,6 @@ def takes_a_bare_loss(forward_step: Any) -> str:
     symptom=Symptom("metric_dicts[key].append(metric_dict[key])", at="megatron.training:evaluate"),
 )
 def loss_and_metrics(call: Call) -> Any:
-    """Return (loss, {}) if the engine returned a bare loss; a pair is returned as it is."""
+    """Return (loss, {}) if the engine returned a bare loss; a pair is returned unchanged."""
     result = call.proceed()
     return result if isinstance(result, tuple) else (result, {})

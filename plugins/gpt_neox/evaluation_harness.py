@@ -45,11 +45,11 @@ def harness_when_asked_for(module: ModuleType) -> None:
     symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
 )
 def harness_that_was_asked_for(call: Call) -> Any:
-    """Import the harness before training if eval_tasks are set, and say what it needs if that fails."""
+    """Import the harness before training if eval_tasks are set, and report its requirements if that fails."""
     if call["neox_args"].eval_tasks:
         try:
             importlib.import_module(HARNESS)
-        except Exception as error:  # its dependencies raise anything
+        except Exception as error:  # its dependencies may raise anything
             raise ImportError(
                 f"{HARNESS}: cannot be imported ({type(error).__name__}: {error}), needed for eval_tasks — "
                 "pip install lm_eval==0.3.0 best_download with a transformers before 5, or remove eval_tasks"

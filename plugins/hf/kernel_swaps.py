@@ -52,7 +52,7 @@ def attention_interface(
 
     If a script has registered its own attention under this name, that one is called.
 
-    torch's attention handles masks correctly on CUDA and the CPU, and takes causal for equal lengths only. On an NPU
+    torch's attention handles masks correctly on CUDA and the CPU, and supports causal only for equal lengths. On an NPU
     both kinds of mask are passed to the kernel: bool, True = visible, or float, added to the scores.
     """
     import torch
@@ -94,7 +94,7 @@ def attention_interface(
 
 
 def _dtype_of_attention(query: Any, key: Any, value: Any) -> Any:
-    """Return the dtype in which torch's attention would compute; None if it would refuse these tensors.
+    """Return the dtype in which torch's attention would compute; None if it would reject these tensors.
 
     Under autocast, rotated queries and keys are fp32 while values are in 16 bits.
     """
@@ -124,15 +124,15 @@ fused_attention = entry(
     ),
     requires="transformers>=4.57",
     name="fused_attention",
-    why="on an NPU torch's attention may read a mask the other way round; on CUDA its choice of kernel is fixed",
+    why="on an NPU torch's attention may interpret a mask the other way round; on CUDA its choice of kernel is fixed",
     until="torch_npu's attention agrees with torch's about masks, and torch chooses its kernel by measurement",
     without="slower",
     symptom=Symptom(reason="masks and kernels are those of torch and torch_npu"),
 )
 
 
-# Wraps the function, not its entry in LOSS_MAPPING: the Trainer checks that the entry is this function, and otherwise
-# counts one token more per row than there are losses.
+# Wraps the function, not its entry in LOSS_MAPPING: the Trainer checks that the entry is this function, and
+# otherwise counts one token too many per row.
 @wrap(
     "transformers.loss.loss_utils:ForCausalLMLoss",
     bodies=("c00386e9c9463a3c", "7d70010f3f407074"),
@@ -156,7 +156,7 @@ def loss_without_a_copy(call: Call) -> Any:
     try:
         return causal_lm_loss(*call.args, **call.kwargs)
     except KernelArgumentError:
-        return call.proceed()  # raises what callers expect, such as IndexError for a label out of range
+        return call.proceed()  # raises the error that callers expect, such as IndexError for a label out of range
 
 
 def causal_lm_loss(

@@ -27,7 +27,8 @@ def _can_be_imported(package: str) -> bool:
     try:
         importlib.import_module(package)
     except Exception as error:
-        # ImportError, RuntimeError or OSError, depending on what is missing; accelerate and DeepSpeed catch all, too.
+        # ImportError, RuntimeError or OSError, depending on what is missing; accelerate and DeepSpeed also catch all
+        # of them.
         logger.warning(
             "ascend_adapt: %s: is installed but cannot be imported (%s), treated as not installed", package, error
         )
@@ -45,5 +46,5 @@ def _can_be_imported(package: str) -> bool:
     symptom=Symptom("import torch_npu"),
 )
 def broken_torch_npu_is_none(call: Call) -> bool:
-    """Return False if torch_npu cannot be imported, else the answer of transformers."""
+    """Return False if torch_npu cannot be imported, else the result of transformers' own check."""
     return not _is_broken("torch_npu") and bool(call.proceed())

@@ -53,7 +53,7 @@ def tf32_without_a_gpu(call: Call) -> None:
     symptom=Symptom(reason="the check is in a method that later releases split"),
 )
 def bf16_without_a_gpu(call: Call) -> None:
-    """Have bf16_of_arguments answer during the checks."""
+    """Make bf16_of_arguments report support during the checks."""
     with _during_the_checks(call.instance):
         call.proceed()
 
@@ -68,5 +68,5 @@ def bf16_without_a_gpu(call: Call) -> None:
     symptom=Symptom("torch.cuda.is_bf16_supported()"),
 )
 def bf16_of_arguments(call: Call) -> bool:
-    """Return True to TrainingArguments, and transformers' own answer to all others."""
+    """Return True to TrainingArguments, and transformers' own result to other callers."""
     return bool(_checking) or bool(call.proceed())

@@ -1,7 +1,7 @@
-"""FSDP asked for in a job on CPUs, where accelerate uses DistributedDataParallel instead.
+"""FSDP requested in a job on CPUs, where accelerate uses DistributedDataParallel instead.
 
-Source: accelerate 1.11 and 1.15. Sharding there as well is no option: with torch 2.13's FSDP (version 1) on gloo the
-losses are right, and gathering the full state dict ends in a segmentation fault.
+Source: accelerate 1.11 and 1.15. Sharding on CPUs is not an option: with torch 2.13's FSDP (version 1) on
+gloo the losses are correct, but gathering the full state dict ends in a segmentation fault.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ states_are_synchronized_on_cpu = rewrite(
     symptom=Symptom(reason="state_dict_type restores what set_state_dict_type returned, which is None here"),
 )
 def nothing_is_restored_without_sharding(call: Call) -> Any:
-    """Return without a change where the type to restore is None: no module is sharded."""
+    """Return without a change if the type to restore is None: no module is sharded."""
     return None if call["state_dict_type"] is None else call.proceed()

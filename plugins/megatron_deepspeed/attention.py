@@ -1,4 +1,4 @@
-"""deepspeedai's unfused attention: views that torch refuses, and fused attention on GPUs and NPUs."""
+"""deepspeedai's unfused attention: views that torch rejects, and fused attention on GPUs and NPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VIEWED = ("query_layer", "key_layer", "value_layer")
 @wrap(
     TARGET,
     host=MEGATRON_DEEPSPEED,
-    why="it takes views of query, key and value that are not contiguous, and torch refuses them",
+    why="it takes views of query, key and value that are not contiguous, and torch rejects them",
     until="the code base uses reshape",
     without="crash",
     symptom=Symptom("query_layer.view(output_size[2], output_size[0] * output_size[1], -1)"),
@@ -51,7 +51,7 @@ def fused_attention(call: Call) -> Any:
     mask, causal = given["attention_mask"], attention.attn_mask_type.name == "causal"
     if causal and mask is not None and is_causal(mask, query.shape[2], key.shape[2]):
         mask = None
-    # norm_factor includes the layer number where the softmax multiplies by it.
+    # norm_factor includes the layer number if the softmax multiplies by it.
     scale = (attention.scale_mask_softmax.scale or 1.0) / attention.norm_factor
     dropout = attention.attention_dropout.p if attention.training else 0.0
     rng = None if attention.sequence_parallel else "megatron.core.tensor_parallel"

@@ -1,4 +1,4 @@
-"""Masks passed to causal attention: applied together with causality, neither dropped nor refused."""
+"""Masks passed to causal attention: applied together with causality, neither dropped nor rejected."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def mask_and_causal_asserted(call: Call) -> Any:
     ),
 )
 def reset_mask_goes_down_the_pipe(call: Call) -> Any:
-    """Pass the mask of each batch from layer to layer if it hides more than the future."""
+    """Pass the mask of each batch from layer to layer if it masks more than future positions."""
     from megatron import get_args
 
     of_run = get_args()

@@ -15,7 +15,7 @@ from ..code_bases import MEGATRON_DEEPSPEED
     devices=("cpu", "npu"),
     bodies="ea0b242a4aa9cac0",
     name="clipping_off_cuda",
-    why="on other devices than CUDA it compares with a type name that CPU tensors lack, takes the norm of a list, and "
+    why="on devices other than CUDA it compares with a type name that CPU tensors lack, takes the norm of a list, and "
     "moves a Python number to a device: all three raise",
     until="the code base clips on every device as on CUDA",
     without="crash",

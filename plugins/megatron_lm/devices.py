@@ -25,7 +25,7 @@ WITHOUT_CUDA = without_cuda(FIRST_CALLED, host=HOST, any_script=True)
     symptom=Symptom("jit_fuser = torch.compile", at="megatron.core.jit"),
 )
 def no_compilation(model: Any = None, **options: Any) -> Any:
-    """Return the function itself, or with options only, a decorator that does."""
+    """Return the function itself; with options only, a decorator that does so."""
     return model if model is not None else lambda function: function
 
 
@@ -33,7 +33,7 @@ def no_compilation(model: Any = None, **options: Any) -> Any:
     "megatron.training.initialize:_warmup_jit_function",
     host=TRAINING,
     devices=("cpu", "npu"),
-    why="nothing is compiled, so nothing needs a warmup; on a CPU it consumes random numbers of the weights",
+    why="nothing is compiled, so no warmup is needed; on a CPU it consumes random numbers of the weights",
     until="torch.compile works on an NPU with transfer_to_npu",
     without="slower",
     symptom=Symptom("torch.rand(args.hidden_size, dtype=dtype, device='cuda')"),

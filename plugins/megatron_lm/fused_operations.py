@@ -57,7 +57,7 @@ def fused_attention(call: Call) -> Any:
 
 
 def _needs_upstream(instance: Any, given: dict[str, Any]) -> bool:
-    """Return whether only Megatron's own code supports the call, or refuses it with its own message."""
+    """Return whether only Megatron's own code supports the call, or rejects it with its own message."""
     if given.get("packed_seq_params") is not None or given.get("attention_bias") is not None:
         return True
     if getattr(instance.config, "softmax_type", "vanilla") != "vanilla" or "attention_mask" not in given:
@@ -69,7 +69,7 @@ def _needs_upstream(instance: Any, given: dict[str, Any]) -> bool:
 def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, int | None]:
     """Return (masked_out, causal, window) with the meaning of Megatron's unfused softmax.
 
-    Its fused softmax drops the mask of a causal layer; here a mask that hides more than the future is kept.
+    Its fused softmax drops the mask of a causal layer; here a mask that masks more than future positions is kept.
     """
     window = getattr(softmax, "window_size", None)
     if window is not None:

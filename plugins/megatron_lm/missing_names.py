@@ -13,7 +13,7 @@ from .releases import HOST
 @add(
     "typing:override",
     host=HOST,
-    why="Megatron-LM 0.19 imports it, which needs Python 3.12; nothing else in it does",
+    why="Megatron-LM 0.19 imports it, which needs Python 3.12; the rest does not",
     until="support for Python 3.11 ends, in October 2027",
     without="crash",
     symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.training"),

@@ -41,12 +41,12 @@ def triton_to_define_kernels(module: ModuleType) -> None:
 
 @provide("triton.language", importers=IMPORTERS, **_TERMS)
 def triton_language(module: ModuleType) -> None:
-    """Provide the types of annotations: any name is a type."""
+    """Provide types for annotations: any name is a type."""
     module.__getattr__ = lambda name: object  # type: ignore[method-assign]
 
 
 def jit(function: Any = None, **options: Any) -> Any:
-    """Return the kernel, or a decorator that does."""
+    """Return the kernel, or a decorator that does so."""
     return decorator if function is None else MissingKernel(function)
 
 
@@ -62,7 +62,7 @@ class MissingKernel:
         self.name = f"{function.__module__}.{function.__name__}"
 
     def __getitem__(self, grid: Any) -> NoReturn:
-        """Refuse the launch.
+        """Reject the launch.
 
         Raises:
             AdaptError: always.

@@ -1,4 +1,4 @@
-"""Dependencies of several code bases that are gone, have changed, or are built for CUDA only.
+"""Dependencies of several code bases that no longer exist, have changed, or are built for CUDA only.
 
 Each patch is limited to the code bases that need it; other libraries in the same process are not affected.
 """

@@ -1,4 +1,4 @@
-"""Multi-tensor operations of amp_C, and apex's MultiTensorApply; imported on first use of either."""
+"""Multi-tensor operations of amp_C, and apex's MultiTensorApply; imported when either is first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nltk``, which preprocess_data.py needs for --split-sentences only, but names as a base class."""
+"""``nltk``, which preprocess_data.py needs only for --split-sentences, but uses as a base class."""
 
 from __future__ import annotations
 

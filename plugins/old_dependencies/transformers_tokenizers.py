@@ -1,4 +1,4 @@
-"""Attributes that tokenizers of transformers lost in 5.0.
+"""Attributes that transformers removed from tokenizers in 5.0.
 
 ``decoder`` exists with another meaning and is not patched: no training on GPT data reads it.
 """

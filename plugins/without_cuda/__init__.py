@@ -1,4 +1,4 @@
-"""CUDA code on a CPU or an NPU: unmodified scripts and packages, and code bases that a plugin names.
+"""CUDA code on a CPU or an NPU: unmodified scripts and packages, and code bases declared by plugins.
 
 On an NPU, real or emulated, torch_npu's own ``transfer_to_npu`` is imported. On a CPU a tensor sent to "cuda" stays in
 host memory. What ``torch.cuda`` returns depends on the calling module: torch, DeepSpeed and other packages that support

@@ -51,7 +51,7 @@ _BACKWARD = {
 
 
 class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
-    """Handles calls that name a CUDA device as if they named the CPU; all other calls are unchanged.
+    """Redirects calls for a CUDA device to the CPU; all other calls are unchanged.
 
     ``x.cuda()`` is ``x`` itself, as for a tensor that is already on the device. Without CUDA every such call would
     fail, so device-aware code never makes one.
@@ -60,13 +60,13 @@ class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
     _left = True
 
     def enter(self) -> None:
-        """Enter this mode; one that is still on the stack becomes active again."""
+        """Enter this mode; if it is still on the stack, it becomes active again."""
         self._left = False
         if self not in _get_current_function_mode_stack():
             self.__enter__()
 
     def leave(self) -> None:
-        """Leave this mode; below modes that others entered later it stays on the stack, and does nothing."""
+        """Leave this mode; under modes that others entered later it stays on the stack, inactive."""
         self._left = True
         if _get_current_function_mode_stack()[-1:] == [self]:
             self.__exit__(None, None, None)

@@ -48,7 +48,7 @@ class CUDAGraph:
         self._calls.clear()
 
     def pool(self) -> tuple[int, int]:
-        """Return the handle of a memory pool, which the host does not have."""
+        """Return a dummy handle: the host has no memory pools."""
         return _pool()
 
     def instantiate(self) -> None:
@@ -67,7 +67,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
-            # As CUDA does: the value of a replay could not change what the program does next.
+            # As in CUDA: a value read during capture would be stale in every replay.
             raise RuntimeError(
                 "CUDA error: operation not permitted when stream is capturing (a tensor's value is read)"
             )

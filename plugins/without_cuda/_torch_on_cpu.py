@@ -21,7 +21,7 @@ from .profiling import returning
 
 
 def torch_on_cpu() -> list[tuple[ModuleType, dict[str, Any]]]:
-    """Return the modules of torch with the names that CUDA code sees differently."""
+    """Return the modules of torch with the names that differ for CUDA code."""
     random, memory = _random(), _memory()
     cuda = {**_cuda(), **random, **memory, **_graphs.REPLAYED}
     return [

@@ -1,4 +1,4 @@
-"""CUDA code's view of torch on an NPU, for what torch_npu's transfer_to_npu does not cover."""
+"""CUDA code's view of torch on an NPU, beyond torch_npu's transfer_to_npu."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .profiling import NoAverages, no_marks, returning
 
 
 def torch_on_npu() -> list[tuple[ModuleType, dict[str, Any]]]:
-    """Return the modules of torch with the names that CUDA code sees differently after the transfer."""
+    """Return the modules of torch with the names that differ for CUDA code after the transfer."""
     scaler = {"GradScaler": _GradScaler}
     # A real NPU captures graphs itself.
     names = _graphs.REPLAYED if "ASCEND_ADAPT_EMULATED" in os.environ else ("make_graphed_callables",)
@@ -60,7 +60,7 @@ def _default_backend(device: Any) -> str:
 
 
 def _backend(group: Any = None) -> Any:
-    """Return nccl for hccl: scripts choose the device of what they send by it."""
+    """Return nccl for hccl: scripts choose the device of their tensors by it."""
     backend = torch.distributed.distributed_c10d.get_backend(group)
     return torch.distributed.Backend.NCCL if backend == "hccl" else backend
 

@@ -10,7 +10,7 @@ from ascend_adapt import Symptom, wrap
 @wrap(
     "torch.nn.modules.batchnorm:SyncBatchNorm.forward",
     devices="cpu",
-    why="SyncBatchNorm refuses tensors of the host as soon as there is a process group",
+    why="SyncBatchNorm rejects host tensors as soon as there is a process group",
     until="torch synchronizes batch norms over gloo",
     without="crash",
     symptom=Symptom(reason="each release of torch lists other devices in the same check"),

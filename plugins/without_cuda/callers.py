@@ -1,4 +1,4 @@
-"""Classification of calling code: CUDA code or not, by the module of the frame that asks torch for "cuda"."""
+"""Classification of calling code: CUDA code or not, by the module of the frame that requests "cuda" from torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IMPORTED = re.compile(r"(?m)^\s*(?:import|from)\s+(\w+)")
 class Callers:
     """Classifies modules as CUDA code, code that supports this device, or torch itself.
 
-    ``policy`` is the setting ``cuda_code``. ``code_bases``, which plugins name, are always CUDA code.
+    ``policy`` is the setting ``cuda_code``. ``code_bases``, declared by plugins, are always CUDA code.
     """
 
     def __init__(self, device: str, policy: str) -> None:
@@ -35,7 +35,7 @@ class Callers:
         self._brought: set[str] = set(_module_to_run())
 
     def add(self, code_base: CudaCodeBase) -> None:
-        """Add a code base that a plugin names."""
+        """Add a code base declared by a plugin."""
         self.code_bases.append(code_base)
         self._kinds.clear()
 
@@ -54,7 +54,7 @@ class Callers:
         huggingface_hub mention CUDA for other reasons.
         """
         own = is_own(name, file)
-        # The cheap question first: this is asked for every module that is imported.
+        # The cheap check first: this runs for every imported module.
         if not own and name.partition(".")[0] not in self._brought:
             return False
         if self._judge(name, file, run_as) != CUDA:
@@ -62,7 +62,7 @@ class Callers:
         source = _source(file)
         if own:
             self._brought.update(_IMPORTED.findall(source), {(run_as or name).partition(".")[0]})
-        # torch.accelerator is the NPU where there is one; on a CPU it is nothing.
+        # torch.accelerator is the NPU if there is one; on a CPU it has no device.
         names = _NAMES_CUDA if self.device == "npu" else _NAMES_ANY
         return bool(names.search(source))
 

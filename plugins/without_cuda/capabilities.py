@@ -1,4 +1,4 @@
-"""What CUDA code reads about its device, on a CPU and on an NPU: values for which scripts take a branch that works."""
+"""Device properties that CUDA code reads on a CPU and on an NPU: values for which scripts take a branch that works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .profiling import returning
 
 # 8.0 is the first compute capability with bf16, and below every shortcut for Hopper and Blackwell.
 CAPABILITY = (8, 0)
-# Fields of torch.cuda's device properties, where the device itself reports no value.
+# Fields of torch.cuda's device properties for which the device itself reports no value.
 PROPERTIES: dict[str, Any] = {
     "major": CAPABILITY[0],
     "minor": CAPABILITY[1],
@@ -30,10 +30,10 @@ PROPERTIES: dict[str, Any] = {
 }
 CUDNN: dict[str, Any] = {
     "is_available": returning(True),
-    # The first cuDNN for this compute capability is 8; a script that checks it uses nothing of it.
+    # The first cuDNN for this compute capability is 8; a script that checks it does not use it.
     "version": returning(8900),
     "is_acceptable": returning(True),
 }
 NCCL: dict[str, Any] = {"version": returning((2, 21, 5)), "is_available": returning(True)}
-# What NVIDIA's management library measures, and no other device reports.
+# Values that NVIDIA's management library measures and no other device reports.
 MEASUREMENTS = dict.fromkeys(("device_memory_used", "temperature", "power_draw", "clock_rate"), returning(0))

@@ -16,7 +16,7 @@ def _on_host(function: Callable[..., Any]) -> Patch:
         f"torch.nn.parallel.comm:{function.__name__}",
         name=f"{function.__name__}_between_devices",
         devices="cpu",
-        why="copies between GPUs are in no build of torch for CPUs",
+        why="CPU builds of torch have no copies between GPUs",
         until="torch runs CUDA code on a CPU",
         without="crash",
         symptom=Symptom(reason="the fault is in the callers"),

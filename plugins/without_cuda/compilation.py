@@ -1,4 +1,4 @@
-"""torch.compile for CUDA code: eager unless the program names a backend of its own."""
+"""torch.compile for CUDA code: eager unless the program chooses its own backend."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _reported = False
 
 
 def run_eagerly(compile_: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a torch.compile that compiles nothing unless ``backend`` is something other than inductor.
+    """Return a torch.compile that runs eagerly unless ``backend`` is something other than inductor.
 
-    A module comes back inside torch's own OptimizedModule, so that ``_orig_mod`` is there and the names in its
+    A module is returned inside torch's own OptimizedModule, so that ``_orig_mod`` exists and the names in its
     state_dict are those of a compiled model.
     """
 
@@ -29,7 +29,7 @@ def run_eagerly(compile_: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def uncompiled(model: Any) -> Any:
-    """Return a module as an OptimizedModule that runs eagerly, and a function as it is."""
+    """Return a module as an OptimizedModule that runs eagerly, and a function unchanged."""
     import torch
     import torch._dynamo
 

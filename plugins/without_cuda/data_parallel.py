@@ -11,7 +11,7 @@ from ascend_adapt import Call, Symptom, wrap
     "torch.nn.parallel.data_parallel:data_parallel",
     devices="cpu",
     why="unlike DataParallel, it raises without an accelerator",
-    until="it calls the module where there is no accelerator, as DataParallel does",
+    until="it calls the module itself without an accelerator, as DataParallel does",
     without="crash",
     symptom=Symptom("raise RuntimeError('device type could not be determined')"),
 )

@@ -20,7 +20,7 @@ def _terms(name: str, devices: str = "cpu", requires: tuple[str, ...] = ()) -> T
         "name": name,
         "devices": devices,
         "requires": requires,
-        "why": "CUDA code names a CUDA device or NCCL, and this host has neither",
+        "why": "CUDA code requests a CUDA device or NCCL, and this host has neither",
         "until": "torch runs CUDA code on a CPU",
         "without": "crash",
         "symptom": Symptom(reason="the fault is in the callers"),
@@ -60,7 +60,7 @@ def _gloo(backend: Any) -> Any:
 
 
 def _host(device: Any) -> Any:
-    """Return the CPU without an index, which FSDP refuses."""
+    """Return the CPU without an index, because FSDP rejects one."""
     import torch
 
     return torch.device("cpu")
@@ -131,7 +131,7 @@ PATCHES = [
         "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.__init__",
         device_id=_host,
     ),
-    # transfer_to_npu makes Tensor.cuda and Module.cuda those of the NPU, which refuse "cuda:0" as their argument.
+    # transfer_to_npu makes Tensor.cuda and Module.cuda those of the NPU, which reject "cuda:0" as their argument.
     _with("tensor_moves", "torch.utils.backend_registration:_normalization_device", on="npu", device=_npu),
     _with("module_moves", "torch_npu.utils._module:npu", on="npu", requires=("torch_npu>=2.1",), device=_index),
     _with("forked_generators_of_npus", "torch.random:fork_rng", on="npu", devices=_npus),

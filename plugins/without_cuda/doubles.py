@@ -1,4 +1,4 @@
-"""Sums of float64 over NPUs: HCCL has none, and meters of many programs keep counts and totals in float64."""
+"""float64 reductions over NPUs: HCCL has none, but many programs keep counts and totals in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .devices_of_torch import Done
 @wrap(
     "torch.distributed.distributed_c10d:all_reduce",
     devices="npu",
-    why="HCCL's all_reduce refuses float64",
+    why="HCCL's all_reduce rejects float64",
     until="HCCL reduces float64",
     without="crash",
     symptom=Symptom(reason="the fault is in HCCL"),

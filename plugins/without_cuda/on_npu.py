@@ -44,7 +44,7 @@ class OnNpu:
         hidden = _Hidden()
         sys.meta_path.insert(0, hidden)
         try:
-            with warnings.catch_warnings(record=True):  # its banner; it also has every later warning shown once
+            with warnings.catch_warnings(record=True):  # its banner; it also makes every later warning appear only once
                 from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 the import has the effect
         finally:
             sys.meta_path.remove(hidden)
@@ -52,7 +52,7 @@ class OnNpu:
 
         _disable_profiler_marks(torch)
         torch.load = _load_of_gpus(torch.load)
-        # DataParallel imported it before the transfer replaced it, and would refuse parameters on "npu:0".
+        # DataParallel imported it before the transfer replaced it, and would reject parameters on "npu:0".
         data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
         data_parallel._get_available_device_type = torch._utils._get_available_device_type  # type: ignore[attr-defined]
         self._changed = [
@@ -114,7 +114,7 @@ def _disable_profiler_marks(torch: ModuleType) -> None:
 def _load_of_gpus(load: Callable[..., Any]) -> Callable[..., Any]:
     """Return torch.load for the transfer's version, which replaces "cuda" by "npu" in all strings that it is given.
 
-    The names of files must stay, and so must the keys of ``map_location``: a file from a GPU says "cuda:3".
+    File names must stay unchanged, and so must the keys of ``map_location``: a file from a GPU contains "cuda:3".
     """
     from torch.serialization import default_restore_location
 

@@ -16,7 +16,7 @@ def returning(value: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def no_marks(*args: Any, **kwargs: Any) -> Iterator[None]:
-    """Annotate nothing."""
+    """Do nothing."""
     yield
 
 
@@ -28,7 +28,7 @@ class NoAverages(list):  # type: ignore[type-arg]
         return "torch_npu's profiler writes its tables into files: use tensorboard_trace_handler or export_chrome_trace"
 
     def total_average(self) -> None:
-        """Return None: nothing was averaged."""
+        """Return None: there are no averages."""
 
 
 # By the path inside torch.cuda.
@@ -42,7 +42,7 @@ MARKS: dict[str, Any] = {
     "profiler.profile": no_marks,
     "cudart": lambda: SimpleNamespace(
         **{name: returning(0) for name in ("cudaProfilerStart", "cudaProfilerStop")},
-        # A buffer that the program would pin is used as it is.
+        # A buffer that the program would pin is used unpinned.
         **{name: returning(0) for name in ("cudaHostRegister", "cudaHostUnregister")},
     ),
 }

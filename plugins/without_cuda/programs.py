@@ -37,7 +37,7 @@ class Programs:
         register_post_import_hook(lambda _: self._look(), "torch")
 
     def adopt(self, code_base: CudaCodeBase) -> None:
-        """Treat a code base that a plugin names as CUDA code, regardless of the setting."""
+        """Treat a code base declared by a plugin as CUDA code, regardless of the setting."""
         if code_base not in self.callers.code_bases:
             self.callers.add(code_base)
             self._begin("", "")
@@ -49,7 +49,7 @@ class Programs:
             self._begin(spec.name, spec.origin or "")
 
     def describe(self) -> str:
-        """Describe in one sentence what was done; "" if nothing was."""
+        """Describe the adaptation in one sentence; "" if there was none."""
         if not self._because or self._undone:
             return ""
         return (
@@ -98,7 +98,7 @@ class Programs:
                 yield module
 
     def _print_once(self) -> None:
-        """Print what was done, on rank 0 only and not in its child processes."""
+        """Print the adaptation, on rank 0 only and not in its child processes."""
         if not self._because:
             return
         if os.environ.get("RANK", "0") == "0" and _PRINTED not in os.environ:

@@ -29,7 +29,7 @@ class Threads:
         self._changed = _THREAD._bootstrap_inner = in_mode
 
     def undo(self) -> None:
-        """Let new threads start as before."""
+        """Restore the start of new threads."""
         self._is_active = False
         if _THREAD._bootstrap_inner is self._changed:
             _THREAD._bootstrap_inner = self._original

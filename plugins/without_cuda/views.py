@@ -16,7 +16,7 @@ class View:
     """A module's attributes by kind of caller; undo() restores the module's own class.
 
     ``by_kind`` maps CUDA, AWARE or TORCH to the attributes that such callers see. A name that is set on the module, as
-    a test's mock does, is seen by everyone until the original is set again.
+    by a test's mock, is visible to all callers until the original is set again.
     """
 
     def __init__(self, module: ModuleType, callers: Callers, by_kind: Mapping[str, Mapping[str, Any]]) -> None:

@@ -3,7 +3,7 @@
     ascend-run --nproc 2 --device cpu save_by_deepspeed.py FOLDER STAGE:DTYPE[:frozen] ...
 
 Beside each checkpoint, master.pt has the fp32 master weights as DeepSpeed's engine gives them, and config.json is the
-model's. One parameter is frozen in those that say so. DeepSpeed has no fp16 on a CPU; here its accelerator says that it
+model's. One parameter is frozen in those marked so. DeepSpeed has no fp16 on a CPU; here its accelerator says that it
 has, so that its own fp16 optimizers write the files.
 """
 

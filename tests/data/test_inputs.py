@@ -62,7 +62,7 @@ def test_an_unknown_suffix(tmp_path, name):
 
 @pytest.mark.parametrize("words", [[], [""], [",", " , "]])
 def test_no_input(words):
-    with pytest.raises(DataError, match="names no files"):
+    with pytest.raises(DataError, match="lists no files"):
         find_inputs(words)
 
 

@@ -148,5 +148,5 @@ def test_too_few_tokens():
 def test_an_unknown_dialect_and_an_option_it_does_not_have():
     with pytest.raises(SettingsError, match="mt19937"):
         split_sequences("1", 1, "oneflow")
-    with pytest.raises(SettingsError, match="mcore has them"):
+    with pytest.raises(SettingsError, match="use mcore"):
         build_sample_order(np.array([9], np.int32), [0], seq_length=4, num_samples=1, seed=1, extra_token=False)

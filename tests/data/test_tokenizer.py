@@ -261,7 +261,7 @@ def test_a_vocabulary_that_would_lose_text(tmp_path, engine):
         TokenizerRequest("GPT2BPETokenizer", str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"), engine),
         TokenizerRequest("HFGPT2Tokenizer", str(tmp_path)),
     ):
-        with pytest.raises(DataError, match=r"vocab\.json: 253 of the 256 letters for bytes are missing"):
+        with pytest.raises(DataError, match=r"vocab\.json: 253 of the 256 byte symbols are missing"):
             load_tokenizer(request)
 
 

@@ -1,4 +1,4 @@
-"""Whole jobs under `ascend-run --device npu-emulated`, compared with the same jobs on the CPU."""
+"""Complete jobs under `ascend-run --device npu-emulated`, compared with the same jobs on the CPU."""
 
 from __future__ import annotations
 

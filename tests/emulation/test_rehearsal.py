@@ -41,12 +41,12 @@ def test_two_ranks(tmp_path):
     assert "torch_npu 2.13.0 on an emulated Ascend910B2, 2 ranks" in report
     assert "operators: 2 kinds, 12 to 14 calls per rank, 2 optimizer steps; most: aten::mm 10 to 12" in report
     assert "solver.py:3: CPU fallback: aten::eig (1 time) — each call copies" in report
-    assert "(unknown line): unsupported operator: npu::npu_x (2 times) — nothing after it was rehearsed" in report
+    assert "(unknown line): unsupported operator: npu::npu_x (2 times) — the rehearsal stopped here" in report
     assert "most: aten::mm 10 to 12" in report
     assert "host-device syncs: 6 per rank, 3 per optimizer step" in report
     assert "npu:0 3.0 MiB, npu:1 3.0 MiB" in report
     assert "patches applied: here\n" in report
-    assert "its process group), except those refused above, with these patches applied\n" in report
+    assert "its process group), except those rejected above, with these patches applied\n" in report
     assert report.endswith("(evidence: emulated)")
     written = json.loads((tmp_path / "rehearsal.json").read_text())
     assert (written["evidence"], sorted(written["ranks"])) == ("emulated", ["0", "1"])
@@ -82,7 +82,7 @@ def test_a_command_without_ranks(tmp_path):
 def test_a_job_that_failed_proves_nothing(tmp_path):
     write_rank(tmp_path, 0)
     report = rehearsal.report(tmp_path, code=3)
-    assert report[-1] == "the job failed with exit code 3: this proves nothing about what had not run by then"
+    assert report[-1] == "the job failed with exit code 3: this proves nothing about code that had not run by then"
     assert not any("this proves: " in line for line in report)
 
 

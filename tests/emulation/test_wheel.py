@@ -49,7 +49,7 @@ def test_a_given_wheel_file(environ, tmp_path, torch_2_1):
 
 def test_a_wheel_that_does_not_pair(environ, tmp_path, torch_2_1):
     file = make_wheel(tmp_path, "2.7.1")
-    with pytest.raises(EmulationError, match=r"torch_npu 2.7.1 does not pair with torch 2.1.0\+cpu, expected .* 2.1.0"):
+    with pytest.raises(EmulationError, match=r"torch_npu 2.7.1 is not built for torch 2.1.0\+cpu, expected .* 2.1.0"):
         wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})
 
 
@@ -63,16 +63,18 @@ def test_no_torch(environ, monkeypatch):
 def test_a_torch_that_no_torch_npu_pairs_with(environ, monkeypatch, torch, nearest):
     monkeypatch.setattr(probe, "distribution_version", lambda name: torch)
     reported = []
-    with pytest.raises(EmulationError, match=rf"no torch_npu pairs with it, .* install torch=={nearest}, the nearest"):
+    with pytest.raises(
+        EmulationError, match=rf"no torch_npu is built for it, .* install torch=={nearest}, the nearest"
+    ):
         wheel.for_installed_torch(environ, reported.append)
     assert reported == []  # nothing was to be downloaded
-    with pytest.raises(EmulationError, match="no torch_npu pairs"):
+    with pytest.raises(EmulationError, match="no torch_npu is built"):
         wheel.is_at_hand(torch, environ)
 
 
 def test_pip_is_asked_about_a_torch_newer_than_any_known(environ, monkeypatch):
     monkeypatch.setattr(probe, "distribution_version", lambda name: "99.0.0")
-    with pytest.raises(EmulationError, match=r"torch_npu==99.0.0.\*: pip finds no wheel of it for this Python"):
+    with pytest.raises(EmulationError, match=r"torch_npu==99.0.0.\*: pip finds no wheel for this Python"):
         wheel.for_installed_torch(environ)
 
 
@@ -113,5 +115,5 @@ def test_a_file_that_is_not_a_wheel(environ, tmp_path, torch_2_1, damage):
         file = shutil.move(file, tmp_path / "wheel.whl")
     else:
         file.unlink()
-    with pytest.raises(EmulationError, match=r"expected a complete wheel|is not named like a torch_npu wheel"):
+    with pytest.raises(EmulationError, match=r"expected a complete wheel|is not the name of a torch_npu wheel"):
         wheel.for_installed_torch({**environ, "ASCEND_ADAPT_TORCH_NPU_WHEEL": str(file)})

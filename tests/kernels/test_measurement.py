@@ -110,4 +110,4 @@ def test_nothing_is_measured_where_ranks_could_not_agree(monkeypatch):
     assert measurement.why_not(OnCuda) == ""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert measurement.why_not(OnCuda) == measurement.CAPTURED
-    assert measurement.why_not(torch.zeros(1)) == "on cpu nothing is measured"
+    assert measurement.why_not(torch.zeros(1)) == "backends are not measured on cpu"

@@ -18,7 +18,7 @@ from ascend_adapt.native.parallel import mesh as meshes
 
 STEPS = 300
 BOUNDS = {"cpu": {"bf16": 0.02, "fp16": 0.01}, "cuda": {"bf16": 0.005, "fp16": 0.005}}
-"""How far the mean loss of the last 50 steps may be from fp32's, relative; that of every 50 steps thrice as far."""
+"""Relative bound between the mean loss of the last 50 steps and fp32's; three times as wide for every 50 steps."""
 
 
 @pytest.fixture(scope="module")

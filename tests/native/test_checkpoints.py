@@ -135,7 +135,7 @@ def test_a_tracker_that_names_nothing_is_passed_over(saved, tmp_path, named):
     assert messages[0].startswith(f"warning: {folder / LATEST} names no checkpoint (")
     for one in folder.glob("iter_*"):
         shutil.rmtree(one)
-    with pytest.raises(TrainingError, match=f"^{folder}: holds {LATEST}, but not the checkpoint that it names, "):
+    with pytest.raises(TrainingError, match=f"^{folder}: holds {LATEST}, but not the checkpoint that it refers to, "):
         load(filled(Checkpoint(load=str(folder)), 7))
 
 
@@ -152,7 +152,7 @@ def test_a_loss_scale_is_restored_into_a_dynamic_scale(saved):
 
 @contextlib.contextmanager
 def no_room():
-    """A file of more than 20,000 bytes cannot be written: the kernel says so, as it does of a full disk.
+    """A file of more than 20,000 bytes cannot be written: the kernel reports it, as it does a full disk.
 
     Never around a whole test: the file that pytest's own output goes to is larger.
     """
@@ -423,7 +423,7 @@ def test_generators_are_those_of_the_same_ranks_only(saved, tmp_path):
         drawn.append((torch.rand(1), load(trainer)[1][1:], torch.rand(1)))
     assert [messages for _, messages, _ in drawn] == [
         [],
-        ["dropout draws other random numbers: the layout differs, or no generator state was loaded"],
+        ["dropout draws different numbers: the layout differs, or no generator state was loaded"],
     ]
     first, (again, _, _) = drawn[0][2], drawn[1]
     assert drawn[1][2] not in (first, again)

@@ -188,7 +188,7 @@ def test_a_batch_that_grows(settings):
 
 
 def test_a_run_that_fails_leaves_no_worker_behind(settings, tmp_path):
-    """One that was left would keep the rank from ending, for ever."""
+    """One that was left would keep the rank from ever ending."""
     (tmp_path / "saved" / "iter_0000002" / "of another trainer").mkdir(parents=True)
     data = replace(settings.data, num_workers=1)
     with pytest.raises(TrainingError, match="iter_0000002: not saved") as error:
@@ -318,9 +318,9 @@ def test_samples_of_text_are_generated_at_each_evaluation(settings, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"parallel": Parallel(pipeline=2, stages=(2, 2))}, "2 pipeline stages, of which none has the whole model"),
+        ({"parallel": Parallel(pipeline=2, stages=(2, 2))}, "2 pipeline stages, of which none has the full model"),
         ({"eval_interval": 0}, "no evaluations"),
-        ({}, "no tokenizer named"),
+        ({}, "no tokenizer given"),
     ],
 )
 def test_runs_that_cannot_generate_samples_are_refused(settings, changes, why):

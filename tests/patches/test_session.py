@@ -183,7 +183,7 @@ def test_what_cannot_be_undone_says_so(site: Site, enable: Enable) -> None:
     once = wrap("upstream:f", reversible=False, name="once", **TERMS)(lambda w, i, a, k: w(*a, **k))
     assert enable(once)["once"].reversible is False
     outcome = ascend_adapt.disable()["once"]
-    assert (outcome.state, outcome.reason) == ("reverted", "what it did cannot be undone")
+    assert (outcome.state, outcome.reason) == ("reverted", "its effects cannot be undone")
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")))

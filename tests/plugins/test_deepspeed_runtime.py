@@ -388,7 +388,7 @@ def test_gradients_are_grouped_by_type():
 
 def stand_in_deepspeed(folder, version, **files):
     """Write a package named deepspeed that has the named modules, for releases that cannot run here."""
-    # Without the launcher and the engine, patches whose absence gives wrong numbers have drifted, and say so.
+    # Without the launcher and the engine, patches whose absence gives wrong numbers have drifted, and report it.
     always = {
         "runtime.engine": "class DeepSpeedEngine:\n    def load_checkpoint(self, load_dir): pass\n",
         "launcher.runner": "EXPORT_ENVS = []\ndef main(args=None): pass\n",

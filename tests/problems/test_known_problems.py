@@ -143,6 +143,7 @@ def test_each_symptom_has_text_that_makes_it_fast_to_search(name):
     assert all(literals.required(pattern) for pattern in PROBLEM_OF[name].symptom)
 
 
+@pytest.mark.usefixtures("needs_torch")
 def test_doctor_reads_files_and_runs_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))  # not the locks that builds have left on this host
     monkeypatch.chdir(tmp_path)

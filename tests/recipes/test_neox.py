@@ -98,7 +98,7 @@ def test_the_version_is_the_first_that_knows_every_key(tmp_path):
 def test_a_quoted_boolean_is_read_with_a_note(tmp_path):
     config, notes = read(tmp_path, more='{"finetune": "True"}')
     assert config.checkpoint.finetune
-    assert 'finetune: "True" in quotes is read as true; upstream stops at it' in notes
+    assert 'finetune: "True" in quotes is read as true; upstream raises an error' in notes
 
 
 def test_what_the_guides_fork_adds_is_noted(tmp_path):

@@ -287,7 +287,7 @@ def test_what_cannot_be_reported(argv, text, tmp_path, monkeypatch, capsys):
 def test_a_log_without_metrics_says_so(tmp_path):
     (tmp_path / "log").write_text("hello\n")
     page = report(tmp_path / "log", "-o", tmp_path / "page.html")
-    assert "no line of a known format names a step and its loss" in page.content
+    assert "no line in a known format has a step and its loss" in page.content
 
 
 HOSTILE_ROWS = [

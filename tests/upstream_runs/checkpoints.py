@@ -224,7 +224,7 @@ def loading(case: Case, load: Path, place: Place) -> Sequence[str]:
 
 
 def bigscience(place: Place, ranks: int, settings: dict[str, Any], words: Sequence[str]) -> Sequence[str]:
-    """Return the command of bigscience's script, with DeepSpeed's engine if the settings say so."""
+    """Return the command of bigscience's script, with DeepSpeed's engine if the settings require it."""
     every = (*megatron_deepspeed.SAME, "--eval-iters", "1", *words)
     if settings:
         return megatron_deepspeed.by_deepspeed(ranks, 1, *every)(place)

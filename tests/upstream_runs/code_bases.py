@@ -63,7 +63,7 @@ CODE_BASES = (
     # The tag v2.0 is no Python: a docstring is not closed. The next commit closes it, and changes nothing else.
     CodeBase("gpt-neox-v2.0", "https://github.com/EleutherAI/gpt-neox", "6edf2418"),
     CodeBase("GLM", "https://github.com/THUDM/GLM", "4f61ed72"),
-    # Programs that nobody adapted, for tests/upstream_runs/own_scripts.
+    # Unmodified programs, for tests/upstream_runs/own_scripts.
     CodeBase("nanoGPT", "https://github.com/karpathy/nanoGPT", "3adf61e1"),
     CodeBase("minGPT", "https://github.com/karpathy/minGPT", "37baab71"),
     CodeBase("llama2.c", "https://github.com/karpathy/llama2.c", "350e04fe"),

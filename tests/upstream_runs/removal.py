@@ -34,7 +34,7 @@ HEAD = "| patch | declared | job | without it |\n|---|---|---|---|\n"
 DTYPE = "float32"
 # Of another order of operations, in fp32.
 ROUNDING = 1e-5
-# Of the whole job, its imports included: less is the noise of a machine that does other things as well.
+# Of the complete job, its imports included: less is the noise of a machine that does other things as well.
 SLOWER = 2.0
 
 
@@ -78,7 +78,7 @@ def _one_line(reported: str) -> str:
 
 @dataclass
 class Removal:
-    """Runs whole jobs, and then without each patch; ``limit`` is how many runs it may still make."""
+    """Runs complete jobs, and then without each patch; ``limit`` is how many runs it may still make."""
 
     seen: Path
     folder: Path
@@ -116,7 +116,7 @@ class Removal:
 def uses(
     wholes: Iterable[Record], devices: Sequence[str], for_devices: dict[str, tuple[str, ...]], tries: int
 ) -> dict[str, list[list[Record]]]:
-    """Return, for each patch that was applied, groups of whole jobs to take it out of until it shows.
+    """Return, for each patch that was applied, groups of complete jobs to take it out of until it shows.
 
     A patch for some devices has a group for each of them, as they may need it for different things; any other has one.
     In a group are at most ``tries`` jobs of each device, in the order of ``wholes``.
@@ -190,7 +190,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         limit = float("inf") if known.at_most is None else known.at_most
         removal = Removal(known.seen, (known.keep or Path(scratch)).absolute(), limit)
-        wholes = [record for record in (whole_job(removal, *one) for one in _product(chosen, devices)) if record]
+        wholes = [record for record in (complete_job(removal, *one) for one in _product(chosen, devices)) if record]
         found = uses(wholes, devices, for_devices, known.tries)
         if known.plugin:
             found = {patch: groups for patch, groups in found.items() if patch.partition(".")[0] in known.plugin}
@@ -214,15 +214,15 @@ def _product(
     return ((name, job, device) for device in devices for name, job in chosen if job.is_for(device, DTYPE))
 
 
-def whole_job(removal: Removal, name: str, job: UpstreamJob, device: str) -> Record | None:
-    """Return the record of a whole job, or None if there is none to compare with, which is reported."""
+def complete_job(removal: Removal, name: str, job: UpstreamJob, device: str) -> Record | None:
+    """Return the record of a complete job, or None if there is none to compare with, which is reported."""
     try:
         record = removal.run(name, job, device)
     except NotHere as error:
         print(f"not checked: {name}:{job.name}: {error}", flush=True)
         return None
     if record is not None and record.problems:
-        print(f"not checked: {name}:{job.name} on {device}: the whole job has {record.problems[0]}", flush=True)
+        print(f"not checked: {name}:{job.name} on {device}: the complete job has {record.problems[0]}", flush=True)
         return None
     return record
 

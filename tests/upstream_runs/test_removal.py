@@ -73,7 +73,7 @@ def test_each_patch_is_left_out_until_its_absence_shows_and_no_run_is_made_again
 
     def rows(limit: float) -> tuple[list[tuple[str, str]], removal.Removal]:
         it = removal.Removal(seen, tmp_path, limit)
-        wholes = [record for name, job in jobs if (record := removal.whole_job(it, name, job, "cpu"))]
+        wholes = [record for name, job in jobs if (record := removal.complete_job(it, name, job, "cpu"))]
         found = removal.uses(wholes, ("cpu",), {}, tries=2)
         return [(patch, effect.text) for patch, _, effect in removal.rows(it, jobs, found)], it
 
@@ -98,8 +98,8 @@ def test_a_job_that_is_not_whole_is_compared_with_nothing(monkeypatch, tmp_path,
         upstream_job, "run", lambda job, place, **_: Ended(1, (), "ValueError: bad\n", report, tmp_path)
     )
     it = removal.Removal(tmp_path / "seen.jsonl", tmp_path)
-    assert removal.whole_job(it, "base", UpstreamJob("one", lambda place: ()), "cpu") is None
-    assert "not checked: base:one on cpu: the whole job has exit code 1: ValueError: bad" in capsys.readouterr().out
+    assert removal.complete_job(it, "base", UpstreamJob("one", lambda place: ()), "cpu") is None
+    assert "not checked: base:one on cpu: the complete job has exit code 1: ValueError: bad" in capsys.readouterr().out
 
 
 def test_the_table_goes_between_the_marks_of_a_page(tmp_path) -> None:

@@ -57,8 +57,8 @@ class Place:
     """Where one run happens, and on what.
 
     ``folder`` is the run's own and its working directory, ``shared`` is kept for all runs (tokenized text, built
-    extensions), ``checkout`` is the code base, or ``shared`` for what is installed. ``model`` takes the place of the
-    job's own tiny one.
+    extensions), ``checkout`` is the code base, or ``shared`` for what is installed. ``model`` replaces the job's
+    own tiny one.
     """
 
     folder: Path

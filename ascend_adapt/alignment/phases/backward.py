@@ -44,8 +44,8 @@ class Backward:
     def _last_consumers(self) -> dict[Key, list[str]]:
         """Return, for the last call in the order of the backward pass that shares an input, the names of all that do.
 
-        The gradient of an input is the sum over its consumers, so it is judged when all of them are known. A call
-        whose input is passed to calls inside it is none of them.
+        The gradient of an input is the sum over its consumers, so it is judged when all of them are known. A
+        call that only passes its input to calls inside it does not count.
         """
         by_row: dict[int, list[Key]] = defaultdict(list)
         rows = {key: self._input_rows(key) for key in self._pair.a.calls if self._pair.has(key)}
@@ -115,7 +115,7 @@ class Backward:
         return None
 
     def _size_of_terms(self, key: Key) -> float:
-        """Return the size of what is summed over positions into the gradient of a weight, which may cancel."""
+        """Return the size of the terms summed over positions into a weight's gradient; they may cancel."""
         sizes = []
         for part, of in (("outputs", "gradient"), ("inputs", "row")):
             for entries in self._pair.a.tensors(key, part).values():

@@ -1,4 +1,4 @@
-"""Judges the batch: what the script gives to the model."""
+"""Judges the batch: the inputs that the script passes to the model."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def first(step: Step) -> Finding | None:
 
 
 def _outermost(step: Step) -> list[Key]:
-    """Return the calls that the script makes of the model that it calls first."""
+    """Return the script's calls of the model that it calls first."""
     tops = [key for key in step.pair.inside(None) if not key[3]]
     return [key for key in tops if key[:2] == tops[0][:2]]

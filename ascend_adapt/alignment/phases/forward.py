@@ -1,4 +1,4 @@
-"""Judges the forward pass, and what activation checkpointing recomputes of it in the backward pass."""
+"""Judges the forward pass, and the parts that activation checkpointing recomputes in the backward pass."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _visit(step: Step, key: Key, phase: str) -> Finding | None:
         if error > limit:
             what = "its output differs, its inputs and weights agree"
             if inner:
-                what += f"; so does what the modules inside it return: its own code after {step.name(inner[-1])}"
+                what += f"; so do the results of the modules inside it: its own code after {step.name(inner[-1])}"
             return step.finding_at(phase, key, what, error, limit, (key, "outputs", path))
     return None
 
@@ -55,6 +55,6 @@ def _input(step: Step, around: Key | None, key: Key, own: float, known: float, p
     path, error = max(step.pair.errors(key, "inputs").items(), key=lambda item: item[1], default=("", 0.0))
     limit = own + bounds.GAIN * known
     if error > limit:
-        what = f"what it computes before it calls {step.name(key)} differs: input {shown(path)} of that module"
+        what = f"its code before the call of {step.name(key)} differs: input {shown(path)} of that module"
         return step.finding_at(phase, around, what, error, limit, (key, "inputs", path))
     return None

@@ -1,4 +1,4 @@
-"""Judges gradients as the optimizer gets them: reduced over ranks, accumulated, unscaled and clipped."""
+"""Judges gradients as the optimizer receives them: reduced over ranks, accumulated, unscaled and clipped."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ascend_adapt.alignment.step_view import Pair, WeightKey
 def first(step: Step, updates: list[Update]) -> Finding | None:
     """Return the gradient difference that arises between the backward pass and the optimizer.
 
-    Clipping scales all gradients by their global norm. So one gradient that differs by more than a factor explains
-    the others, which differ by a factor alone.
+    Clipping scales all gradients by their global norm. So one gradient that differs by more than a factor
+    explains the others, which differ only by a factor.
     """
     found = [each for each in map(_reduced, updates) if each is not None]
     return min(found, key=lambda each: each[0])[1] if found else None
 
 
 def _reduced(update: Update) -> tuple[bool, Finding] | None:
-    """Return whether a gradient differs by a factor alone, and the finding."""
+    """Return whether a gradient differs only by a factor, and the finding."""
     step, pair, name = update.step, update.step.pair, update.name[1]
     if ("gradient" in update.mine) != ("gradient" in update.theirs):
         what = f"{name} gets no gradient in {'A' if 'gradient' in update.theirs else 'B'}"
@@ -48,7 +48,7 @@ def _reduced(update: Update) -> tuple[bool, Finding] | None:
 
 
 def _backward_error(pair: Pair, name: WeightKey) -> float:
-    """Return the difference of a parameter's gradient as the backward passes left it."""
+    """Return the difference of a parameter's gradient after the backward passes."""
     keys = [key for key in pair.a.gradients if key[:2] == name and key in pair.b.gradients]
     errors = (values.error(pair.a.value(pair.a.gradients[key]), pair.b.value(pair.b.gradients[key])) for key in keys)
     return max(errors, default=0.0)

@@ -15,7 +15,7 @@ _IRRELEVANT = {"foreach", "fused", "capturable", "differentiable", "params", "in
 
 
 def first(step: Step, updates: list[Update]) -> Finding | None:
-    """Return the first difference that arises in the optimizer; without one, pass on those of the weights."""
+    """Return the first difference that arises in the optimizer; if none, keep the weights' for the next step."""
     pair = step.pair
     # An optimizer of flat buffers does not show which weights it changes.
     hidden = any(key[1] < 0 for key in pair.a.updates)
@@ -74,9 +74,9 @@ def _states(update: Update, gradient: float) -> Finding | float:
 def _weight(update: Update, passed: float, after: dict[WeightKey, float]) -> Finding | None:
     """Judge the change of a weight.
 
-    Adam divides by the size of the gradient: elements that are near 0 by comparison with their error may change sign.
-    Their share is about the relative error, hence its root; but the gradient of a bias of keys is 0 but for rounding,
-    so the update of a vector is judged only if its gradients are equal.
+    Adam divides by the size of the gradient: elements that are small compared with their error may change
+    sign. Their share is about the relative error, hence its root. The gradient of a key bias is 0 except for
+    rounding, so the update of a vector is judged only if its gradients are equal.
     """
     step, name = update.step, update.name
     (a0, b0), (a1, b1) = update.sides("before"), update.sides("after")

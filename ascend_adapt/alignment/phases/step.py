@@ -18,7 +18,7 @@ class Step:
     group: RankGroup
     report: Report
     forward_error: float = 0.0
-    """The difference that the forward pass leaves to what follows it."""
+    """The difference at the end of the forward pass."""
 
     def finding(
         self,
@@ -46,7 +46,7 @@ class Step:
         tensor: tuple[Key, str, str],
         of: str = "row",
     ) -> Finding:
-        """Return a finding at a call that a tensor shows: (call, "inputs" or "outputs", path), or its gradient."""
+        """Return a finding at a call, shown by a tensor (call, "inputs" or "outputs", path) or its gradient."""
         key, part, path = tensor
         moment = int(self.pair.a.tensors(key, part)[path][0].get(of) or 0)
         both, replay = self.both(key, part, path, of), around is not None
@@ -57,7 +57,7 @@ class Step:
         self.report.keep_largest(phase, error, f"{where}, step {self.number}")
 
     def name(self, key: Key) -> str:
-        """Return the name of a call's module as a person reads it."""
+        """Return the name of a call's module for display."""
         described = self.group.ours[0].modules.get(key[:2], {})
         return key[1] or described.get("class", "the model")
 
@@ -100,5 +100,5 @@ def owner(name: WeightKey) -> Key:
 
 
 def shown(path: str) -> str:
-    """Return the path of an input as a person reads it."""
+    """Return the path of an input for display."""
     return path.removeprefix("args.").removeprefix("kwargs.")

@@ -1,4 +1,4 @@
-"""Judges the weights before a step: those of the first, and whether later ones are what the optimizer left."""
+"""Judges the weights before a step: those of the first step, and whether later ones equal the optimizer's results."""
 
 from __future__ import annotations
 

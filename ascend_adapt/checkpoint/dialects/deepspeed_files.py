@@ -77,7 +77,7 @@ def load_weights(path: Path, *, master: bool) -> Mapping[str, torch.Tensor]:
 
 
 def layout(folder: Path) -> dict[str, Any]:
-    """Return what ``inspect`` shows of the files."""
+    """Return the facts about the files that ``inspect`` shows."""
     return {
         "files": len(list(folder.glob("*.pt"))),
         "zero_shards": len(list(folder.glob("*zero_pp_rank_*_optim_states.pt"))),

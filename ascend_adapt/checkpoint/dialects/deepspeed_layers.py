@@ -1,7 +1,7 @@
 """DeepSpeed pipeline checkpoints: those of GPT-NeoX, in both forms, and of Megatron-DeepSpeed.
 
-A layer's number is its place in the pipeline's list, which has layers without parameters: GPT-NeoX has the embedding
-at 0 and blocks from 2 on, Megatron-DeepSpeed at 1 and from 3 on. What a layer is follows from its keys. Without a
+A layer's number is its index in the pipeline's list, which includes layers without parameters: GPT-NeoX has the
+embedding at 0 and blocks from 2 on, Megatron-DeepSpeed at 1 and from 3 on. A layer is identified by its keys. Without a
 pipeline the keys are sequential.2.*; in ZeRO shards and universal checkpoints they are 2.* and tied_modules.embed.*.
 
 Sources: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/model/gpt2_model.py init_specs, megatron/checkpointing.py;
@@ -31,7 +31,7 @@ _KEY = re.compile(r"(?:sequential\.)?(\d+)\.(.+)|tied_modules\.\w+\.(.+)")
 _NEOX_FIRST_BLOCK = 2
 
 _Layers = dict[int, dict[str, list[Place]]]
-"""For each layer and key, the places of its shards in order of tensor-parallel rank."""
+"""For each layer and key, the locations of its shards in order of tensor-parallel rank."""
 
 
 def is_here(path: Path) -> bool:
@@ -62,7 +62,7 @@ def open_source(path: Path, given: Given) -> Source:
     if is_universal and (tensor := arguments.get("tensor_model_parallel_size", tensor)) > 1:
         raise CheckpointError(
             f"{folder}: is a universal checkpoint of {tensor} tensor-parallel ranks, whose merged layers depend on "
-            "patterns of its code base — convert the checkpoint that it was made from"
+            "patterns of its code base — convert the checkpoint it was created from"
         )
     load = load_torch_dict if is_by_layer else partial(load_weights, master=given.master_weights)
     shards = TorchShards(tensor, load)
@@ -125,7 +125,7 @@ def _by_rank(ranks: Sequence[Path], shards: TorchShards) -> _Layers:
             else:
                 found.setdefault(int(match[1]), {})[match[2]] = places
     if tied:
-        # The embedding is two places before the first block.
+        # The embedding is two layers before the first block.
         found[min(number for number, keys in found.items() if _is_block(keys)) - 2] = tied
     return dict(sorted(found.items()))
 
@@ -135,14 +135,14 @@ def _keys(content: Any) -> list[str]:
 
 
 def _add(shards: TorchShards, layers: _Layers) -> int | None:
-    """Add the places of all tensors; return the number of the first block."""
+    """Add the locations of all tensors; return the number of the first block."""
     blocks = [number for number, keys in layers.items() if _is_block(keys)]
     for number, keys in layers.items():
         for key, places in keys.items():
             if number in blocks:
                 name = f"layers.{blocks.index(number)}.{canonical_inside(key)}"
             else:
-                # Megatron-DeepSpeed's final norm is a layer of its own.
+                # Megatron-DeepSpeed's final norm is a separate layer.
                 name = canonical_name(f"norm.{key}" if key in ("weight", "bias") else key)
             for place in places:
                 shards.add(name, *place)

@@ -1,6 +1,6 @@
 """A Hugging Face model that DeepSpeed saved: transformers' Trainer with ZeRO, or an engine's save_checkpoint.
 
-config.json                                            beside global_step100, or from --config
+config.json                                            next to global_step100, or from --config
 global_step100/mp_rank_00_model_states.pt              "module" has the parameters, except with ZeRO-3
 """
 

@@ -177,7 +177,7 @@ def _unused(output: Output, *, newest: bool) -> _Unused:
 def _client_state(output: Output) -> dict[str, Any]:
     return {
         **dict.fromkeys(("optimizer", "param_shapes", "data_sampler", "random_ltd")),
-        # bigscience loads it whatever it is asked for.
+        # bigscience loads it whatever the options say.
         "lr_scheduler": dict.fromkeys(
             (
                 "max_lr",

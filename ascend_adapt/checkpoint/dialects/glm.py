@@ -3,8 +3,8 @@
     latest_checkpointed_iteration.txt, latest           the tag, a number
     126000/mp_rank_00_model_states.pt                   "module": the parameters
 
-Its files do not say how many heads the model has, so it can be read as a canonical state only beside a configuration
-that does; without one it can be resized to another number of ranks, under GLM's names. Query, key and value are blocks
+Its files do not record the number of heads, so it can be read as a canonical state only with a configuration
+that does. Without one it can be resized to another number of ranks, under GLM's names. Query, key and value are blocks
 on each rank. Vocabulary padding does not depend on the ranks.
 
 Source: THUDM/GLM@4f61ed72 utils.py, change_mp.py, model/modeling_glm.py.
@@ -44,7 +44,7 @@ _NAMES = {
     POSITIONS: "transformer.position_embeddings.weight",
     BLOCK_POSITIONS: "transformer.block_position_embeddings.weight",
 }
-# What a run resumes from, besides random states and the optimizer, which belong to a rank.
+# Keys that a run resumes from, except for RNG states and the optimizer, which belong to a rank.
 _KEPT = (
     *("iteration", "client_lr_scheduler", "lr_scheduler", "skipped_steps", "global_steps", "global_samples"),
     "dp_world_size",
@@ -97,7 +97,7 @@ class AsGlm:
 
     @property
     def files(self) -> list[dict[str, Any]]:
-        """What a file holds besides parameters."""
+        """Entries of a file besides parameters."""
         return [{"iteration": self.source.iteration or 0}]
 
     @property
@@ -170,7 +170,7 @@ def glm_name(name: str) -> str:
 
 
 def open_source(path: Path, given: Given) -> Source:
-    """Return the checkpoint as a canonical state; ``given`` says what its files do not, such as the heads.
+    """Return the checkpoint as a canonical state; ``given`` has what its files lack, such as the number of heads.
 
     Raises:
         CheckpointError: it cannot be read, is of another architecture, or neither a configuration nor a model is given.
@@ -231,7 +231,7 @@ def _of_run(files: Sequence[Path]) -> tuple[Model, dict[str, Any]]:
     try:
         (file,) = files
         text = file.read_text(encoding="utf-8")
-        # YAML 1.1 reads 1e-05, as JSON writes it, as a text.
+        # YAML 1.1 reads 1e-05, as JSON writes it, as a string.
         content = json.loads(text) if text.startswith("{") else bounded_yaml.load(text)
         config = content.get("config", content) if isinstance(content, dict) else None
         if not isinstance(config, dict) or "model" not in config:

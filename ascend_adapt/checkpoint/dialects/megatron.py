@@ -58,7 +58,7 @@ def is_here(path: Path) -> bool:
 
 
 def untracked_folder(path: Path) -> Path | None:
-    """Return the newest checkpoint of Megatron in a folder whose tracker is missing or names none of them."""
+    """Return the newest Megatron checkpoint in a folder whose tracker is missing or names none of its checkpoints."""
     found = [one.parent for name in (f"mp_rank_*/{FILE}", ".metadata") for one in path.glob(f"iter_*/{name}")]
     return max((one.parent if one.name.startswith("mp_rank_") else one for one in found), default=None)
 
@@ -116,7 +116,7 @@ def open_source(path: Path, given: Given) -> Source:
 
 
 def _add(shards: TorchShards, files: Mapping[tuple[int, int], Path], tensor: int, pipeline: int) -> None:
-    """Add the places of all tensors, stage by stage in model order."""
+    """Add the locations of all tensors, stage by stage in model order."""
     chunks = len(_models(load_torch_dict(files[0, 0])))
     before = 0
     for chunk in range(chunks):
@@ -255,7 +255,7 @@ def check_model(model: Model, name: str, *, needs_equal_biases: bool = True, nee
     if model.mlp_bias != model.output_bias or (needs_equal_biases and model.attention_bias != model.output_bias):
         problems.append("biases in only some of the layers")
     if needs_tied and not model.tied_embeddings:
-        problems.append("a head of its own")
+        problems.append("a separate head")
     if problems:
         raise CheckpointError(f"{name}: cannot express {'; '.join(problems)} — convert to another dialect")
 

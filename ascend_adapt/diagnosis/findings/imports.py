@@ -54,7 +54,7 @@ def _exists(module: str) -> bool:
     if folder is None:
         return True
     path = folder.joinpath(*module.split("."))
-    # Compiled modules have suffixes of their own.
+    # Compiled modules have other suffixes.
     return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))
 
 

@@ -22,7 +22,7 @@ def visible_devices(machine: Machine) -> Iterator[Finding]:
         beyond = [str(number) for number in wanted if number >= count]
         if count and beyond:
             yield Finding(
-                f"{name} names {', '.join(beyond)}, this host has {count} {kind} devices",
+                f"{name} lists {', '.join(beyond)}, this host has {count} {kind} devices",
                 "the list ends at the first device that does not exist",
                 "use device numbers from 0 on",
                 True,
@@ -39,7 +39,7 @@ def allocator_settings(machine: Machine) -> Iterator[Finding]:
 
 
 def variables_that_change_jobs(machine: Machine) -> Iterator[Finding]:
-    """Variables that are easily left set in a shell."""
+    """Variables that are easily forgotten in a shell."""
     for name, values, why in (
         ("ASCEND_ADAPT", ("0", "false", "no", "off"), "no patch is applied in any job started from here"),
         ("ASCEND_LAUNCH_BLOCKING", ("1",), "every operator waits for the device: good for debugging, but slow"),

@@ -19,7 +19,7 @@ from ascend_adapt.patches.declare.outcome import Outcome
 
 @dataclass(frozen=True)
 class Combination:
-    """Incompatible versions that no patch fixes; ``devices`` limits them to these kinds."""
+    """Incompatible versions that no patch fixes; ``devices`` restricts them to these kinds of device."""
 
     requires: tuple[str, ...]
     why: str

@@ -1,7 +1,8 @@
 """A rehearsal at full size: device memory is reserved and never touched, and kernels only determine shapes.
 
-Small tensors hold values (token ids, masks, shapes that ranks send each other, losses), so programs make the decisions
-that they make on a device. Everything else has a shape, a dtype, strides, and an address from torch_npu's allocator.
+Small tensors hold values (token ids, masks, shapes that ranks send each other, losses), so that programs take
+the same branches as on a device. Everything else has a shape, a dtype, strides, and an address from torch_npu's
+allocator.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 VARIABLE = "ASCEND_ADAPT_EMULATED_FULL_SIZE"
 """Its value is the number of optimizer steps after which the job ends."""
 STEPS = 2
-"""From the second step on, memory repeats itself: the first creates the optimizer's states."""
+"""Memory use repeats from the second step on: the first creates the optimizer's states."""
 _value = os.environ.get(VARIABLE)
 
 

@@ -1,7 +1,7 @@
-"""Ends a job at full size after some optimizer steps, when memory repeats itself; loaded in ranks only.
+"""Ends a job at full size after some optimizer steps, when memory use repeats; loaded in ranks only.
 
-A configuration may ask for 150000 steps. All ranks end together, after every one of them has taken its steps, so that
-none waits for one that is gone.
+A configuration may ask for 150000 steps. All ranks end together, after every one of them has taken its steps, so
+that none waits for a rank that has exited.
 """
 
 from __future__ import annotations

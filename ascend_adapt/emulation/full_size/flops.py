@@ -20,7 +20,7 @@ def _added_product(result: torch.Tensor, bias: Any, first: torch.Tensor, *rest: 
 
 
 def _product_backward(result: Any, grad: torch.Tensor, first: torch.Tensor, second: torch.Tensor, mask: Any) -> int:
-    """Return those of both gradients: each is a product with as many operations as the forward one."""
+    """Return the operations of both gradients: each is a product with as many operations as the forward one."""
     return int(sum(bool(one) for one in mask) * _PRODUCT * grad.numel() * first.shape[-1])
 
 
@@ -41,16 +41,16 @@ FORMULAS: dict[str, Callable[..., int]] = {
 
 
 def of(operator: str, arguments: tuple[Any, ...], result: Any) -> int:
-    """Return the floating-point operations of one call; 0 for what is neither a matrix product nor attention."""
+    """Return the floating-point operations of one call; 0 for anything but a matrix product or attention."""
     name = operator.removesuffix(".out")
     formula = FORMULAS.get(name)
     return formula(result, *arguments) if formula is not None else 0
 
 
 def of_attention(batch: int, heads: int, rows: int, columns: int, width: int, value_width: int, backward: bool) -> int:
-    """Return those of attention, masked positions included, as is usual for MFU.
+    """Return the operations of attention, masked positions included, as is usual for MFU.
 
-    Forward it has two products; backward five, because the scores are computed again.
+    The forward pass has two products, the backward pass five, because it recomputes the scores.
     """
     scores = batch * heads * rows * columns
     forward = _PRODUCT * scores * (width + value_width)
@@ -58,7 +58,7 @@ def of_attention(batch: int, heads: int, rows: int, columns: int, width: int, va
 
 
 def of_fusion_attention(call: Any, backward: bool) -> int:
-    """Return those of one call of npu_fusion_attention or of its gradient."""
+    """Return the operations of one call of npu_fusion_attention or of its gradient."""
     given, total = call.arguments, 0
     width, value_width = (
         call.layout.sizes(one, heads)[2] for one, heads in ((given.query, call.heads), (given.value, call.kv_heads))

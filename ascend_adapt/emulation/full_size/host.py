@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 HELD_BYTES = 1 << 20
-"""Floating tensors of the host up to this size are computed as ever; so are all others, such as token ids."""
+"""Floating-point tensors of the host up to this size are computed normally; so are all others, such as token ids."""
 
-# What initializes, converts and flattens models, and what updates them there (an offloaded optimizer).
+# Operators that initialize, convert and flatten models, and that update them there (an offloaded optimizer).
 _OPERATORS = (
     "normal_", "uniform_", "random_", "bernoulli_.float", "exponential_", "log_normal_", "cauchy_", "geometric_",
     "erfinv_", "erfinv.out", "fill_.Scalar", "fill_.Tensor", "zero_", "copy_", "clamp_", "clamp.out", "clamp",
@@ -31,7 +31,7 @@ _libraries: list[Any] = []
 
 
 def install() -> None:
-    """Leave out what these operators do to large tensors of the host, in this process."""
+    """Skip these operators on large tensors of the host, in this process."""
     _libraries.append(torch.library.Library("aten", "IMPL"))
     for name in _OPERATORS:
         base, _, overload = name.partition(".")
@@ -72,7 +72,7 @@ def _bounded(operator: Any) -> Callable[..., Any]:
 
 
 def _with_tensors(args: Any, takes_tensor: list[bool]) -> list[Any]:
-    """Return arguments with each number in place of a tensor as a tensor again; dtypes are promoted as before."""
+    """Return arguments with each number that replaced a tensor as a tensor again; dtypes are promoted as before."""
     return [
         _tensor_of(value, args[0]) if takes and isinstance(value, (bool, int, float, complex)) else value
         for value, takes in zip(args, takes_tensor, strict=False)
@@ -120,7 +120,7 @@ def _is_written(argument: Any) -> bool:
 
 
 def _leave_out_saving() -> None:
-    """Write no checkpoint whose tensors have no values; a file with small tensors is written as ever."""
+    """Skip writing checkpoints whose tensors have no values; a file with small tensors is written normally."""
     import wrapt
 
     def save(call: Any, instance: Any, args: Any, named: Any) -> Any:

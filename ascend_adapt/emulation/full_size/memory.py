@@ -1,4 +1,4 @@
-"""What the device memory of a rank is used for, at each new peak of torch_npu's allocator; loaded in ranks only."""
+"""Composition of a rank's device memory at each new peak of torch_npu's allocator; loaded in ranks only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEVICE_SIZES = (32 << 30, 64 << 30)
 """Memory of an Ascend 910A and of a 910B2 or B3, in bytes."""
 
 _NOTED = 1 << 20
-"""Smaller allocations are not looked at one by one; torch_npu's own statistics count them."""
+"""Smaller allocations are not inspected one by one; torch_npu's own statistics count them."""
 _GROWTH = 1.02
 """The composition is taken each time the peak has grown by this factor."""
 _MOST_STEPS = 1000
@@ -69,7 +69,7 @@ usage: dict[int, Usage] = {}
 
 
 def watch(write: Callable[[], None]) -> None:
-    """Look at every allocation from now on; ``write`` writes the report of a process that ends after its steps."""
+    """Inspect every allocation from now on; ``write`` writes the report of a process that ends after its steps."""
     _state["write"] = write
     _library.append(torch.library.Library("aten", "IMPL"))
     for name in _ALLOCATING:
@@ -90,7 +90,7 @@ def communication_bytes(device: int) -> int:
 
 
 def to_json(device: int) -> dict[str, Any]:
-    """Return what is known about a device as JSON data; sizes in bytes."""
+    """Return the facts about a device as JSON data; sizes in bytes."""
     found = usage.setdefault(device, Usage())
     by_purpose = {**found.by_purpose, COMMUNICATION: communication_bytes(device)}
     return {
@@ -127,7 +127,7 @@ def _note(tensor: torch.Tensor) -> None:
     purpose, line = _purpose_now(), location.of_caller()
     _purpose[storage.data_ptr()] = purpose, line
     if _state["looks"]:
-        return  # a tensor that is created while looking
+        return  # a tensor that is created during the inspection
     device = tensor.device.index
     found = usage.setdefault(device, Usage())
     if tensor.numel() >= 1 << 31:
@@ -147,7 +147,7 @@ def _note(tensor: torch.Tensor) -> None:
 
 
 def _bytes(statistic: str, device: int) -> int:
-    """Return a statistic of torch_npu's allocator, of now."""
+    """Return a current statistic of torch_npu's allocator."""
     # torch.npu.memory_allocated flattens all statistics into one table first, which takes ten times as long.
     return int(torch_npu._C._npu_memoryStats(device)[statistic]["all"]["current"])
 
@@ -165,7 +165,7 @@ def _refuse(error: BaseException) -> None:
 
 
 def _purpose_now() -> str:
-    """Return the purpose of a new tensor, as far as the phase of the step shows it."""
+    """Return the purpose of a new tensor, as far as the phase of the step determines it."""
     if _state["in_optimizer"]:
         return WORKSPACE
     if not report.tally.flops:
@@ -225,7 +225,7 @@ def _purpose_of_tensors() -> dict[int, str]:
 
 
 def _inner(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the tensors that have memory: a DTensor, as FSDP2's parameters are, has none of its own."""
+    """Yield the tensors that have memory: a DTensor, such as FSDP2's parameters, has none of its own."""
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return
@@ -252,7 +252,7 @@ def _watch_native(module: Any) -> None:
 
     def create(call: Any, optimizer: Any, args: Any, named: Any) -> None:
         call(*args, **named)
-        _optimizers.append(weakref.ref(optimizer))  # it has its states before its first step
+        _optimizers.append(weakref.ref(optimizer))  # it has states before its first step
 
     wrapt.wrap_function_wrapper(module, "Optimizer.step", step)
     wrapt.wrap_function_wrapper(module, "Optimizer.__init__", create)

@@ -1,6 +1,6 @@
-"""Results of operators at full size, remembered by the shapes of their arguments: a layer is like the one before it.
+"""Results of operators at full size, cached by the shapes of their arguments, because layers repeat.
 
-Limits that depend on values, such as those of a compressed mask, are checked where a shape is first seen.
+Limits that depend on values, such as those of a compressed mask, are checked only when a shape is first seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ascend_adapt.emulation import report
 
 @dataclass(frozen=True)
 class _Argument:
-    """A result that is an argument itself: its place among the tensors of the call."""
+    """A result that is itself an argument: its index among the tensors of the call."""
 
     place: int
 
@@ -49,7 +49,7 @@ def result_of(key: Any, values: Iterable[Any], create: Callable[[torch.Tensor], 
 
 
 def remember(key: Any, values: Iterable[Any], results: Any, flops: int, original_of: Callable[[Any], Any]) -> None:
-    """Remember meta results of a call; ``original_of`` returns the argument that a result is, or None."""
+    """Cache meta results of a call; ``original_of`` returns the argument that a result is, or None."""
     places = {id(tensor): place for place, tensor in enumerate(tensors_in(values))}
 
     def kept(result: Any) -> Any:

@@ -29,7 +29,7 @@ def is_computed(operator: Any, run: Callable[..., Any], args: Any, kwargs: Any) 
 def of(operator: Any, run: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], written: list[Any]) -> Any:
     """Return the results of a call as meta tensors, or its own arguments that it writes to.
 
-    ``args`` are meta tensors, except for what is on the host in a real call too.
+    ``args`` are meta tensors, except for those on the host in a real call too.
     """
     base = operator.name().partition("::")[2].partition(".")[0]
     if base.startswith(_ON_LISTS) and base.endswith("_"):

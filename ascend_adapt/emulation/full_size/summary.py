@@ -1,4 +1,4 @@
-"""What a rehearsal at full size says about memory, collectives and operations; runs in the launcher, without torch."""
+"""Summary of a rehearsal at full size: memory, collectives and operations; runs in the launcher, without torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def has_memory(facts: Mapping[str, Any]) -> bool:
 
 
 def _memory(device: Mapping[str, Any]) -> str:
-    """Return one device's peak, by what, and whether it fits."""
+    """Return one device's peak, its composition, and whether it fits."""
     other = device["by_purpose"].get("communication buffers", 0)
     used = device["allocated_peak"] + other
     parts = ", ".join(
@@ -94,7 +94,7 @@ def _largest_lines(facts: Mapping[int, Any]) -> Iterable[str]:
         found.update(device["by_line"])
     if found:
         listed = ", ".join(f"{line} {_size(size)}" for line, size in found.most_common(4))
-        yield f"lines that hold most at the peak of rank {rank}: {listed}"
+        yield f"lines that hold the most memory at the peak of rank {rank}: {listed}"
 
 
 def _large_tensors(facts: Mapping[int, Any]) -> Iterable[str]:
@@ -108,7 +108,7 @@ def _large_tensors(facts: Mapping[int, Any]) -> Iterable[str]:
 
 
 def _collectives(facts: Mapping[int, Any]) -> str:
-    """Return the collectives that move most, of the rank that moves most."""
+    """Return the collectives that move the most bytes, of the rank that moves the most."""
     rank = max(facts, key=lambda rank: sum(one["bytes"] for one in facts[rank]["collectives"]))
     listed = sorted(facts[rank]["collectives"], key=lambda one: -one["bytes"])
     shown = ", ".join(

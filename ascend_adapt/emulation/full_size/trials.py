@@ -1,6 +1,6 @@
-"""Kernels are chosen at full size as on a device where every backend agrees with its reference; in ranks only.
+"""Kernel choice at full size, as on a device where every backend agrees with its reference; in ranks only.
 
-The comparison of a backend with its reference would compare values that nothing computed, and pass over fused kernels.
+The comparison of a backend with its reference would compare values that were never computed, and skip fused kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import wrapt
 
 
 def install() -> None:
-    """Skip these comparisons in this process; documented limits of the backends are checked as ever."""
+    """Skip these comparisons in this process; documented limits of the backends are still checked."""
     wrapt.register_post_import_hook(_skip, "ascend_adapt.kernels.verification")
 
 

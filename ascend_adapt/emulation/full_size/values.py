@@ -13,8 +13,8 @@ from ascend_adapt.emulation import library
 _META = torch.device("meta")
 _empty_strided = torch.empty_strided
 
-# What a reduction over tensors without values returns: a training loop must see a finite loss, no overflow, and no
-# count that it divides by. Sums and means are 1, so a mean over them is finite, and so is its logarithm.
+# Results of reductions over tensors without values: a training loop must see a finite loss and no overflow,
+# and must not divide by 0. Sums and means are 1, so a mean over them is finite, and so is its logarithm.
 _ZERO = ("max", "min", "amax", "amin", "argmax", "argmin", "isnan", "isinf", "any", "count_nonzero", "log")
 _TRUE = ("all", "isfinite", "equal")
 
@@ -26,7 +26,7 @@ _value_bytes = functools.cache(library.value_bytes)
 def hold(tensor: torch.Tensor) -> bool:
     """Return whether this tensor holds values: it and its storage are small enough for its dtype.
 
-    A small view of a large tensor, such as one micro batch of a mask, would read memory that nothing wrote.
+    A small view of a large tensor, such as one micro batch of a mask, would read memory that was never written.
     """
     floats, others = _value_bytes()
     most = floats if tensor.is_floating_point() or tensor.is_complex() else others
@@ -64,7 +64,7 @@ def only_shapes() -> bool:
 
 
 def stand_in(operator: str, dtype: torch.dtype) -> float | bool:
-    """Return the value with which the small result of an operator over tensors without values is filled."""
+    """Return the fill value for the small result of an operator over tensors without values."""
     words = operator.partition("::")[2].partition(".")[0].strip("_").split("_")
     if any(word in _TRUE for word in words):
         return True

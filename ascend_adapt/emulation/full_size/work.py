@@ -11,14 +11,14 @@ steps: list[tuple[int, int, list[dict[str, Any]]]] = []
 
 
 def end_step() -> None:
-    """Record what there is so far; DeepSpeed's ZeRO calls its optimizer once for each group, which is one step."""
+    """Record the counts so far; DeepSpeed's ZeRO calls its optimizer once per group, together one step."""
     if steps and steps[-1][0] == report.tally.flops:
         steps.pop()
     steps.append(_so_far())
 
 
 def to_json() -> dict[str, Any]:
-    """Return the operations and collectives between the last two steps; those so far if there was at most one."""
+    """Return the operations and collectives between the last two steps; all of them if there was at most one step."""
     flops, recomputed, traffic = steps[-1] if steps else _so_far()
     if len(steps) > 1:
         flops_before, recomputed_before, traffic_before = steps[-2]

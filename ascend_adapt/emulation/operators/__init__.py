@@ -1,7 +1,8 @@
 """Kernels of torch_npu's own operators (``npu::``) for the emulated device; loaded in ranks only, after torch_npu.
 
-Each family is one file: reference arithmetic on CPU tensors over the same memory; its limits are in npu_limits. A call
-that a real NPU refuses, or for which it silently returns a wrong result, raises OperatorLimit and is reported.
+Each family is one file: reference arithmetic on CPU tensors over the same memory; its limits are in npu_limits. A
+call that a real NPU rejects, or for which it silently returns a wrong result, raises OperatorLimit and is
+reported.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     sync_batch_norm,
 )
 
-# torch_npu's own code for these calls operators that have a kernel here, or reads its own records: it is kept.
+# torch_npu's own code for these is kept: it calls operators that have a kernel here, or reads its own records.
 KEPT = ("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr")
 # Since 2.13 torch_npu's own code for these calls the operator with an underscore, which has the gradient.
 _KEPT_WITH_UNDERSCORE = ("npu_moe_token_unpermute", "npu_moe_token_unpermute_with_routing_map")
@@ -82,7 +83,7 @@ _library: torch.library.Library | None = None
 
 
 def register() -> list[str]:
-    """Override torch_npu's kernels in this process, and return the names of the operators that work.
+    """Override torch_npu's kernels in this process, and return the names of the supported operators.
 
     A second call has no effect. An operator that the installed torch_npu does not have is left out.
     """

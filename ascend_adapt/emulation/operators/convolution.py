@@ -54,7 +54,7 @@ def convolution_backward(
     groups: int,
     output_mask: list[bool],
 ) -> Gradients:
-    """Return the gradients of input, weight and bias, those that ``output_mask`` selects."""
+    """Return the gradients of input, weight and bias that ``output_mask`` selects."""
     no_padding = _NO_OUTPUT_PADDING[: len(stride)]
     sizes = [weight.shape[0]]
     return _backward(

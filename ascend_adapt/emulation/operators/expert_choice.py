@@ -88,7 +88,7 @@ def top_k_backward(
 def init_routing(
     x: torch.Tensor, row_idx: torch.Tensor, expert_idx: torch.Tensor, active_num: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the rows of [T, H] sorted by expert, of at most ``active_num`` tokens; where each went; the experts."""
+    """Return the rows of [T, H] sorted by expert, of at most ``active_num`` tokens; their positions; the experts."""
     experts, order = expert_idx.reshape(-1).sort(dim=0, stable=True)
     from_row = row_idx.reshape(-1)[order].long()
     to_row = torch.zeros_like(from_row)
@@ -133,6 +133,6 @@ def _normalised(x: torch.Tensor, norm_type: int) -> torch.Tensor:
 
 
 def _largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the K largest values, of equal ones the first, and their indices."""
+    """Return the K largest values, the first of equal ones, and their indices."""
     found, indices = values.sort(dim=-1, descending=True, stable=True)
     return found[..., :k], indices[..., :k]

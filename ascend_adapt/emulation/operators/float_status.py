@@ -1,6 +1,6 @@
 """npu_get_float_status and related operators: the overflow flag of a device.
 
-Overflow sets it on a device that saturates; on other devices nothing does (see saturation.py).
+Overflow sets the flag only on a device that saturates (see saturation.py).
 """
 
 from __future__ import annotations

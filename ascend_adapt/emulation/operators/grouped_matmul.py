@@ -1,7 +1,7 @@
 """npu_grouped_matmul and npu_grouped_matmul_add: one matrix product for each group, such as each expert.
 
 Source: op-plugin@517f2e7 docs torch_npu-npu_grouped_matmul.md and opapi/GroupedMatmulKernelNpuOpApi.cpp. Products of
-floating matrices, and of int8 with scales for each column and each token; weights in 4 bits are not emulated.
+floating matrices, and of int8 with scales for each column and each token; 4-bit weights are not emulated.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def grouped_matmul(
     output_dtype: int | torch.dtype | None,
     tuning_config: list[int] | None = None,
 ) -> list[torch.Tensor]:
-    """Return x_i @ weight_i + bias_i of each group: as one tensor with ``split_item`` 2 or 3, else as one a group.
+    """Return x_i @ weight_i + bias_i of each group: as one tensor with ``split_item`` 2 or 3, else as one per group.
 
     ``group_type`` 0 splits the rows of one x by ``group_list``, 2 the summed dimension, -1 takes one x for each weight.
     """
@@ -58,7 +58,7 @@ def grouped_matmul(
     limits.GROUP_TYPE.require(groups in (-1, _ALONG_ROWS, _ALONG_SUM), f"group_type is {groups}")
     limits.SPLIT_ITEM.require(split in (0, 1, 2, 3), f"split_item is {split}")
     if any(one.dtype == torch.int32 for one in weight):
-        raise OperatorMissing("npu::npu_grouped_matmul: weights in 4 bits — the emulation does not have them")
+        raise OperatorMissing("npu::npu_grouped_matmul: 4-bit weights — the emulation does not support them")
     one_result = split >= 2
     per_group = list(weight[0].unbind()) if len(weight) == 1 and weight[0].dim() == 3 else weight
     limits.INNER.require(
@@ -175,7 +175,7 @@ def _shapes(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def _of(tensors: list[torch.Tensor] | None, index: int) -> torch.Tensor | None:
-    """Return the part of one group: of one tensor for all groups its row, else the group's own tensor."""
+    """Return the part of one group: its row of a tensor for all groups, else the group's own tensor."""
     if not tensors:
         return None
     return tensors[0][index] if len(tensors) == 1 and tensors[0].dim() > 1 else tensors[min(index, len(tensors) - 1)]

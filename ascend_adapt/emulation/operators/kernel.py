@@ -25,8 +25,8 @@ Function = Callable[..., Any]
 class OperatorKernel:
     """The arithmetic of one operator on CPU tensors that share memory with the caller's npu tensors.
 
-    ``function`` names its parameters as torch_npu's codegen yaml does, and takes those that it needs by name. So one
-    function serves every release: arguments that a release lacks are not passed, surplus results are dropped.
+    ``function`` names its parameters as torch_npu's codegen yaml does, and takes those that it needs by name.
+    So one function supports every release: arguments that a release lacks are not passed, extra results are dropped.
     """
 
     operator: str
@@ -74,7 +74,7 @@ def kernels_of(module: object) -> Iterable[OperatorKernel]:
 
 def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
     """Return the function for torch.library: it counts, binds arguments by the installed schema, converts tensors."""
-    # These need the emulated device; the declarations in this module do not.
+    # These imports need the emulated device; the declarations in this module do not.
     from ascend_adapt.emulation import full_size, saturation
     from ascend_adapt.emulation.full_size import flops, remembered, values
     from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape

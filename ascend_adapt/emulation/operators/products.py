@@ -1,4 +1,4 @@
-"""Checks of what a generation of devices lacks: float8 before the 950, bfloat16 and some operators on the 910A."""
+"""Checks for features that a generation lacks: float8 before the 950, bfloat16 and some operators on the 910A."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""int8: quantisation with fixed scales or those of each row, and products of quantised matrices.
+"""int8: quantisation with fixed or per-row scales, and products of quantised matrices.
 
-A scale in int64 holds the bits of a float32 in its lower half, as npu_trans_quant_param makes it. 4 bits, and the
-8-bit floats of an Ascend950, are not emulated. Source: op-plugin@517f2e7 docs torch_npu-npu_quantize.md,
--npu_dynamic_quant.md, -npu_quant_matmul.md, -npu_trans_quant_param.md, -npu_weight_quant_batchmatmul.md.
+A scale in int64 holds the bits of a float32 in its lower half, as npu_trans_quant_param creates it. 4-bit
+integers, and the 8-bit floats of an Ascend950, are not emulated. Source: op-plugin@517f2e7 docs
+torch_npu-npu_quantize.md, -npu_dynamic_quant.md, -npu_quant_matmul.md, -npu_trans_quant_param.md,
+-npu_weight_quant_batchmatmul.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LARGEST = 127
 _MARK = 1 << 46
 """A bit that npu_trans_quant_param sets in a scale for a float16 result."""
 _KEPT_BITS = -1 << 13
-"""Of a float32 the device keeps the upper 19 bits."""
+"""Number of upper bits of a float32 that the device keeps."""
 
 
 @kernel("npu_quantize")
@@ -145,7 +146,7 @@ def weight_quant_matmul(
 
 
 def as_float(scale: torch.Tensor) -> torch.Tensor:
-    """Return a scale as float; of int64 the lower half has the bits of a float32."""
+    """Return a scale as float; the lower half of an int64 has the bits of a float32."""
     return wide(scale.to(torch.int32).view(torch.float32) if scale.dtype == torch.int64 else scale)
 
 
@@ -200,7 +201,7 @@ def _for_each_row(values: torch.Tensor | None, weight: torch.Tensor, group: int)
 
 def _require_int8(operator: str, *tensors: torch.Tensor) -> None:
     if any(one.dtype == torch.int32 for one in tensors):
-        raise OperatorMissing(f"npu::{operator}: integers of 4 bits — the emulation does not have them")
+        raise OperatorMissing(f"npu::{operator}: 4-bit integers — the emulation does not support them")
     limits.INT8.require(
         all(one.dtype == torch.int8 for one in tensors), f"{operator} has {', '.join(map(name_of, tensors))}"
     )

@@ -75,7 +75,7 @@ def _rotated_back(x: torch.Tensor, mode: str) -> torch.Tensor:
 
 
 def _like(factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return cos or sin as the operator sees it: cast to the dtype of x first (opapi/RotaryMulKernelNpuOpApi.cpp)."""
+    """Return cos or sin as the operator reads it: cast to the dtype of x first (opapi/RotaryMulKernelNpuOpApi.cpp)."""
     return wide(factor.detach().to(x.dtype))
 
 

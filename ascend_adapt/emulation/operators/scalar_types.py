@@ -1,4 +1,4 @@
-"""Dtypes of torch by the number that torch_npu's operators take for them."""
+"""Dtypes of torch by the number that torch_npu's operators use for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dtype_of(dtype: int | torch.dtype) -> torch.dtype:
         return dtype
     if dtype not in _SCALAR_TYPES:
         raise OperatorMissing(
-            f"dtype={dtype}, expected the number of a dtype of torch — the emulation does not have torch_npu's "
-            "additional dtypes, which only an Ascend950 computes with"
+            f"dtype={dtype}, expected the number of a dtype of torch — the emulation does not support "
+            "torch_npu's additional dtypes, which only an Ascend950 computes with"
         )
     return _SCALAR_TYPES[dtype]

@@ -110,7 +110,7 @@ def minimum(self: torch.Tensor, dim: int, keepdim: bool) -> tuple[torch.Tensor, 
 def extremum_backward(
     grad: torch.Tensor, dim: int, indices: torch.Tensor, sizes: list[int], keepdim: bool
 ) -> torch.Tensor:
-    """Return the gradient of the input, of shape ``sizes``: that of a result goes to the element it came from."""
+    """Return the gradient of the input, of shape ``sizes``: that of each result goes to its source element."""
     if not keepdim and len(sizes) > 0:
         grad, indices = grad.unsqueeze(dim), indices.unsqueeze(dim)
     return grad.detach().new_zeros(sizes).scatter_(dim, indices.long(), grad.detach())
@@ -118,7 +118,7 @@ def extremum_backward(
 
 @kernel("npu_one_hot")
 def one_hot(self: torch.Tensor, num_classes: int, depth: int, on_value: float, off_value: float) -> torch.Tensor:
-    """Return float32 [..., depth] with ``on_value`` at each index; an index outside has none."""
+    """Return float32 [..., depth] with ``on_value`` at each index; an index out of range has none."""
     classes = torch.arange(depth, device=self.device)
     hit = self.unsqueeze(-1) == classes
     return hit.float() * (on_value - off_value) + off_value

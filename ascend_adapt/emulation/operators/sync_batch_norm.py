@@ -1,4 +1,4 @@
-"""What SyncBatchNorm calls on a device: statistics of one rank, of all ranks, and the normalisation with them.
+"""Operators of SyncBatchNorm on a device: statistics of one rank, of all ranks, and the normalisation with them.
 
 torch's own module calls the aten operators, which CPUs do not have; torch_npu's calls batch_norm_reduce and
 batch_norm_gather_stats_update. Channels are dimension 1; statistics are float32 [C], of all ranks [R, C].
@@ -47,7 +47,7 @@ def gather_stats(
     eps: float,
     count: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return those of ranks that have ``count`` elements each."""
+    """Return the statistics of ranks that have ``count`` elements each."""
     counts = mean.new_full((mean.shape[0],), count)
     return gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
 

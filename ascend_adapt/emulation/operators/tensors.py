@@ -1,4 +1,4 @@
-"""Shapes and dtypes of tensors, as messages write them."""
+"""Shapes and dtypes of tensors for messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tokens of a mixture of experts: sorted by expert, and back, weighted by the router's probabilities.
 
 ``sorted_indices`` has, for each choice of each token ([T * K], a token's K choices together), its row in the permuted
-tokens; rows from ``num_out_tokens`` on are dropped. Without padding ``restore_shape`` says nothing more.
+tokens; rows from ``num_out_tokens`` on are dropped. Without padding ``restore_shape`` has no further information.
 Source: op-plugin@517f2e7 test/test_custom_ops/test_npu_moe_token_permute_and_unpermute.py and the two with
 ``_routing_map``.
 """
@@ -87,7 +87,7 @@ def unpermute_grad(
     spread = grad.unsqueeze(1).expand(-1, choices, -1)
     weighted = spread if probs is None else spread * wide(probs).unsqueeze(-1)
     of_tokens = grad.new_zeros(permuted_tokens_size_0 + 1, grad.shape[1])
-    places = sorted_indices.reshape(-1).long().clamp(max=permuted_tokens_size_0)  # the row for what is dropped
+    places = sorted_indices.reshape(-1).long().clamp(max=permuted_tokens_size_0)  # the row for dropped tokens
     of_tokens.index_copy_(0, places, weighted.reshape(-1, grad.shape[1]).to(of_tokens.dtype))
     of_probs = None
     if probs is not None and permuted_tokens is not None:
@@ -140,7 +140,7 @@ def permute_by_map(
 
 
 def _first_nonzero(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the first ``count`` places where a mask is True."""
+    """Return the first ``count`` indices where a mask is True."""
     if mask.is_meta:
         return mask.new_empty((count, 2), dtype=torch.int64)
     places = mask.nonzero()
@@ -243,7 +243,7 @@ def _weights(
     if probs is None:
         return None
     given = probs.detach()
-    if drop_and_pad:  # rows of one expert are neighbours, as many for each
+    if drop_and_pad:  # the rows of an expert are contiguous, equally many for each
         return given[token, row // (row.numel() // given.shape[1])]
     if given.is_meta:
         return given.new_empty(row.numel())
@@ -257,7 +257,7 @@ def _required(routing_map: torch.Tensor | None) -> torch.Tensor:
 
 
 def _rows(permuted: torch.Tensor, sorted_indices: torch.Tensor) -> torch.Tensor:
-    """Return the permuted row of each choice of each token, in a wider dtype; zero for what was dropped."""
+    """Return the permuted row of each choice of each token, in a wider dtype; zero for dropped ones."""
     rows = torch.cat((wide(permuted), wide(permuted).new_zeros(1, permuted.shape[1])))
     return rows.index_select(0, sorted_indices.reshape(-1).long().clamp(max=permuted.shape[0]))
 

@@ -77,7 +77,7 @@ def _begin() -> None:
     if os.environ.get("ASCEND_ADAPT", "").lower() in _OFF:
         return
     if os.environ.get("ASCEND_ADAPT_DEVICE") == "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES"):
-        # DeepSpeed's launcher sets this for each rank, on a CPU too: GPUs that --device cpu hides would be visible.
+        # DeepSpeed's launcher sets this for each rank, even on a CPU: it would expose the GPUs that --device cpu hides.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if os.environ.get("RANK"):
         _claim_rank()

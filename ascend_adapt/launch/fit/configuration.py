@@ -1,4 +1,4 @@
-"""The configuration of a job as its words and files have it, and changed copies of it."""
+"""The configuration of a job, read from its arguments and files, and changed copies of it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ BY_HAND = {
     "zero": "ZeRO stage: zero_optimization.stage of DeepSpeed's JSON file, or fully_shard (FSDP2) of the layers",
     "sequence": "sequence parallelism: --sequence-parallel of Megatron, with tensor parallelism",
 }
-"""Field of a setting -> how it is changed where no option or file of a job has it."""
+"""Field of a setting -> how to change it in a job that has no option or file for it."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A job whose configuration can be copied and changed: its words after ascend-run's options, and its files."""
+    """A job whose configuration can be copied and changed: its arguments after ascend-run's options, and its files."""
 
     names: Names
     words: tuple[str, ...]
     files: tuple[ConfigurationFile, ...]
     ranks: int
     dialect: str | None = None
-    """Of a native run, whose recipe checks each change."""
+    """The dialect of a native run, whose recipe checks each change."""
 
     @property
     def given(self) -> Setting:
-        """The setting that the job has."""
+        """The job's current setting."""
         micro = self._number("micro")
         sequence = self._file_value("sequence") is True or self._has(self.names.sequence)
         recompute = self._file_value("recompute") is True or any(map(self._has, self.names.recompute))
@@ -61,7 +61,7 @@ class Configuration:
 
     @property
     def accumulation(self) -> int:
-        """Micro batches of one optimizer step."""
+        """Micro batches per optimizer step."""
         accumulation, total, micro = (self._number(name) for name in ("accumulation", "total", "micro"))
         if accumulation is None and total and micro:
             return max(total // (micro * self.data), 1)
@@ -73,7 +73,7 @@ class Configuration:
 
         def offer(name: str, values: Sequence[Any], has_option: bool, reason: str) -> None:
             if not values or not has_option:
-                why_not.append(reason if has_option else f"not changed by itself: {BY_HAND[name]}")
+                why_not.append(reason if has_option else f"not changed automatically: {BY_HAND[name]}")
             else:
                 found[name] = values
 
@@ -93,19 +93,19 @@ class Configuration:
             stages,
             bool(self._stages()),
             f"ZeRO stage: {self.data} data-parallel rank{'s' if self.data > 1 else ''}, {self.pipeline} pipeline "
-            f"stage{'s' if self.pipeline > 1 else ''}: no higher stage than {given.zero}",
+            f"stage{'s' if self.pipeline > 1 else ''}: no stage above {given.zero}",
         )
         micro = given.micro or 1
         smaller = [micro // 2**power for power in range(1, 8) if micro % 2**power == 0]
         offer("micro", smaller, given.micro is not None, f"micro batch: {micro} cannot be halved")
         recompute = self.names.recompute or "recompute" in self.names.keys
-        offer("recompute", [] if given.recompute else [True], bool(recompute), "recomputation: is on")
+        offer("recompute", [] if given.recompute else [True], bool(recompute), "recomputation: already on")
         return found, why_not
 
     def write(self, setting: Setting, folder: Path, accumulation: int | None = None) -> tuple[list[str], list[str]]:
-        """Write the changed files into a folder; return the words of the changed job, and its differences.
+        """Write the changed files into a folder; return the arguments of the changed job, and the differences.
 
-        As many samples are in a step as before, unless the job is to have ``accumulation`` micro batches a step.
+        A step keeps its number of samples, unless ``accumulation`` sets its number of micro batches.
 
         Raises:
             ConfigError: the change cannot be made.
@@ -137,7 +137,7 @@ class Configuration:
         return changed, differences
 
     def _stands_in(self, file: ConfigurationFile, name: str) -> bool:
-        """Return whether a value is changed in this file: where it is, else in the first file if no option has it."""
+        """Return whether to change a value in this file: the one that has it, or the first if no option has it."""
         here = file.get(self.names.keys[name])
         if here is not None:
             return bool(here != "auto")
@@ -173,13 +173,13 @@ class Configuration:
             except ConfigError:
                 continue
             return alternative
-        raise ConfigError(f"recomputation: this version of {self.names.kind} has none of its options")
+        raise ConfigError(f"recomputation: this version of {self.names.kind} has no option for it")
 
     def _check(self, changed: Sequence[str], setting: Setting) -> None:
         """Check that the native trainer understands the change.
 
         Raises:
-            ConfigError: it refuses it, or has another setting.
+            ConfigError: it rejects the change, or reads another setting.
         """
         config = _native(str(self.dialect), changed, self.ranks)
         found = Setting(
@@ -189,10 +189,10 @@ class Configuration:
             config.parallel.sequence,
         )
         if found != setting:
-            raise ConfigError(f"{self.names.kind}: became {found}, expected {setting} — change it by hand")
+            raise ConfigError(f"{self.names.kind}: became {found}, expected {setting} — change it yourself")
 
     def _with_copies(self, given: Sequence[str], folder: Path) -> list[str]:
-        """Return the words with each file, or the folder of all of them, replaced by its copy."""
+        """Return the arguments with each file, or the folder of all of them, replaced by its copy."""
         paths = {str(file.path): str(folder / file.path.name) for file in self.files}
         folders = {str(file.path.parent) for file in self.files}
         changed = []
@@ -241,7 +241,7 @@ def of(request: Request, command: Sequence[str], ranks: int) -> Configuration | 
     """Return the configuration of a job if it can be copied and changed, else None.
 
     Raises:
-        ConfigError: a file of it cannot be read, or the native trainer refuses it.
+        ConfigError: one of its files cannot be read, or the native trainer rejects it.
     """
     if not request.native and (request.form == "command" and Path(request.target).name in _SHELLS):
         return None
@@ -273,7 +273,7 @@ def _kind(request: Request, command: Sequence[str], files: Sequence[Configuratio
 
 
 def _files(command: Sequence[str]) -> list[ConfigurationFile]:
-    """Return the files among the words that are GPT-NeoX's YAML or DeepSpeed's JSON."""
+    """Return the files among the arguments that are GPT-NeoX's YAML or DeepSpeed's JSON."""
     pairs = zip(command, command[1:], strict=False)
     folder = next((after for word, after in pairs if word in ("-d", "--conf_dir")), "")
     found: dict[Path, ConfigurationFile] = {}

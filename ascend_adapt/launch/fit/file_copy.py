@@ -16,7 +16,7 @@ from ascend_adapt.errors import ConfigError, one_line
 
 @dataclass(frozen=True)
 class ConfigurationFile:
-    """A configuration file of the user, which is only read, and its values with underscores in their keys."""
+    """A user's configuration file, which is never written, and its values; their keys have underscores for dashes."""
 
     path: Path
     text: str
@@ -59,7 +59,7 @@ class ConfigurationFile:
         written = ConfigurationFile.read(copy)
         wrong = [".".join(keys) for keys, value in changes.items() if written.get(keys) != value]
         if wrong:
-            raise ConfigError(f"{self.path}: {', '.join(wrong)} could not be changed in a copy — change them by hand")
+            raise ConfigError(f"{self.path}: {', '.join(wrong)} could not be changed in a copy — change them yourself")
         lines = difflib.unified_diff(
             self.text.splitlines(), text.splitlines(), str(self.path), str(copy), lineterm="", n=0
         )

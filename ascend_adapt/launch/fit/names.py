@@ -12,8 +12,8 @@ Path = tuple[str, ...]
 class Names:
     """Options and keys of one kind of job; "" or empty: it has none.
 
-    The words of ``recompute`` and ``sequence`` switch them on, those of a ``zero`` stage choose it. Keys are paths in
-    the job's YAML or JSON files.
+    The arguments in ``recompute`` and ``sequence`` switch them on, those of a ``zero`` stage choose it. Keys are paths
+    in the job's YAML or JSON files.
     """
 
     kind: str

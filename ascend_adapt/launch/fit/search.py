@@ -34,7 +34,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.results: dict[Setting, Measured] = {}
-        # In a pipeline as many micro batches are in flight as it has stages; gradients are added from the second on.
+        # A pipeline has as many micro batches in flight as stages; gradients accumulate from the second one on.
         self.micro_batches = max(2, self.job.pipeline)
 
     def run(self) -> Setting | None:
@@ -116,7 +116,7 @@ def run(request: Request, options: Sequence[str], command: Sequence[str], enviro
     if job is None:
         raise LaunchError(
             "--fit: the job's options are in its script, expected GPT-NeoX's YAML, DeepSpeed's JSON, or options on the "
-            f"command line — run it with --full-size alone, and change by hand: {'; '.join(BY_HAND.values())}"
+            f"command line — run it with --full-size alone, and change these yourself: {'; '.join(BY_HAND.values())}"
         )
     say(f"run directory {folder}")
     for line in job.choices()[1]:

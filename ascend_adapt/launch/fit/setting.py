@@ -18,7 +18,7 @@ class Setting:
     sequence: bool
 
     def __str__(self) -> str:
-        """Return it as a row of the table shows it."""
+        """Return it as the table shows it."""
         parts = [
             "recomputation" if self.recompute else "no recomputation",
             *([] if self.micro is None else [f"micro batch {self.micro}"]),
@@ -40,8 +40,8 @@ Choices = Mapping[str, Sequence[Any]]
 def cost(setting: Setting, given: Setting) -> float:
     """Return what a setting costs in comparison with the given one; it only orders the trials.
 
-    Sequence parallelism, ZeRO-1 and ZeRO-2 move as many bytes as before, ZeRO-3 half as many again, a smaller micro
-    batch has smaller matrix products, and recomputation repeats the forward pass.
+    Sequence parallelism, ZeRO-1 and ZeRO-2 move as many bytes as before, ZeRO-3 half as many again. A smaller
+    micro batch has smaller matrix products. Recomputation repeats the forward pass.
     """
     halvings = 0 if not (given.micro and setting.micro) else (given.micro // setting.micro).bit_length() - 1
     return (

@@ -27,7 +27,7 @@ class Measured:
     bytes_moved: int = 0
     """By all collectives of a step of one rank."""
     refused_on: int = 0
-    """GiB of a device on which the job was tried, and did not fit because of fragments."""
+    """Size in GiB of the device on which the job was tried, and did not fit because of fragmentation."""
     failed: str = ""
     """Why the job ended early, or ""."""
 
@@ -83,7 +83,7 @@ def _total(device: Mapping[str, Any], kind: str = "allocated_peak") -> int:
 
 
 def _cause(log: Path, code: int) -> str:
-    """Return the last line of a log that names an error."""
+    """Return the last line of a log that reports an error."""
     lines = log.read_text(errors="replace").splitlines()
     named = [line for line in lines if "Error: " in line or (code == 2 and line.startswith("ascend-run: "))]
     ended = f"ended with exit code {code}" if code else "ended without an optimizer step"

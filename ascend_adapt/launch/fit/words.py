@@ -1,4 +1,4 @@
-"""Options among the words of a command line: `--name value`, `--name=value`, with dashes or underscores."""
+"""Options among the arguments of a command line: `--name value`, `--name=value`, with dashes or underscores."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 
 def find(words: Sequence[str], option: str) -> int | None:
-    """Return the place of the last word that is this option, or None."""
+    """Return the index of the last argument that is this option, or None."""
     places = [place for place, word in enumerate(words) if _plain(word.partition("=")[0]) == _plain(option)]
     return places[-1] if places and option else None
 
 
 def value_of(words: Sequence[str], option: str) -> str | None:
-    """Return the value of an option, "" for a flag, or None if it is not there."""
+    """Return the value of an option, "" for a flag, or None if it is absent."""
     place = find(words, option)
     if place is None:
         return None
@@ -24,7 +24,7 @@ def value_of(words: Sequence[str], option: str) -> str | None:
 
 
 def with_options(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the words with these options, each with its value if it has one, replaced or appended."""
+    """Return the arguments with these options, each with its value if it has one, replaced or appended."""
     changed, rest = list(words), list(options)
     while rest:
         option = rest.pop(0)

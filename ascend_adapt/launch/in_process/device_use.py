@@ -1,7 +1,8 @@
 """Whether the ranks of a job for an NPU use it: a program that finds no CUDA may train on the host's CPU instead.
 
-A process that allocated memory on an NPU leaves one file in the run directory. A process that made a model elsewhere
-leaves another, and a rank that imported torch and made none a third: it may only have prepared data.
+A process that allocated memory on an NPU leaves one file in the run directory. A process that made a model
+elsewhere leaves another. A rank that imported torch but made no model leaves a third, because it may only
+have prepared data.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def watch(run_dir: Path, *, is_rank: bool) -> None:
 def is_unused(run_dir: Path, *, requested: bool) -> bool:
     """Return whether a model was made, and no process of the job has used an NPU.
 
-    Of a job whose user ``requested`` the device, a rank without a model counts too.
+    If the user ``requested`` the device, a rank without a model counts too.
     """
     unused = (UNUSED, NO_MODEL) if requested else (UNUSED,)
     return any((run_dir / name).exists() for name in unused) and not (run_dir / USED).exists()

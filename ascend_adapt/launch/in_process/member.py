@@ -77,7 +77,7 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
 def _report(run_dir: RunDirectory, rank: int, moment: str, facts: dict[str, dict[str, str]]) -> dict[str, Any]:
     """Write this rank's status, with the facts of each moment so far, and return it."""
     status = enabling.status()
-    # The first facts of a moment are kept: if the script swallowed an error of differing ranks, it is raised again.
+    # The first facts of each moment are kept: if the script swallowed an error of differing ranks, it is raised again.
     facts.setdefault(moment, agreement.facts(status, enabling.kernel_backends()))
     data = {
         "rank": rank,

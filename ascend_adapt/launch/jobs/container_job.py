@@ -1,7 +1,7 @@
 """A job inside a container: the docker or podman command line, which exposes no more of the host than the job needs.
 
-Source of the device nodes and driver paths: the Ascend documentation on containers, read through design notes; not
-tested on an NPU.
+Source of the device nodes and driver paths: the Ascend documentation on containers, as cited in our design
+notes; not tested on an NPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run the processes of a plan on this host, report the rehearsal if the NPU is emulated, and check that it was used."""
+"""Run the processes of a plan on this host, report a rehearsal, and check that the device was used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(
         for line in rehearsal.report(run_dir.path, code, request.annotate, known):
             # GitHub reads its commands at the beginning of a line.
             print(line, flush=True) if line.startswith("::") else say(line)
-    # With --cuda-code off or --no-adapt the job decides alone what it runs on, and leaves no file.
+    # With --cuda-code off or --no-adapt the job chooses its own device, and leaves no file.
     requested = context.request.device != "auto"
     if code == 0 and context.device == "npu" and device_use.is_unused(run_dir.path, requested=requested):
         say(

@@ -112,7 +112,7 @@ def _report(
     if ended.get("has_folder") is False:
         problems.append(f"no folder {os.getcwd()} — create it there, or start jobs in a folder that all hosts have")
     if ahead_s is not None and abs(ahead_s) > _CLOCK_S:
-        notes.append(f"its clock is {ahead_s:+.1f} s from this host's — synchronize it with NTP")
+        notes.append(f"its clock differs from this host's by {ahead_s:+.1f} s — synchronize it with NTP")
     notes += [f"a job runs there, {described(job)}" for job in hello["jobs"]]
     return HostReport(
         link.name,
@@ -134,7 +134,7 @@ def show(reports: Sequence[HostReport]) -> None:
             continue
         versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
         devices = ", ".join(f"{count} {kind}" for kind, count in one.devices.items())
-        storage = "shares this folder" if one.sees_this_folder else "has storage of its own"
+        storage = "shares this folder" if one.sees_this_folder else "has its own storage"
         terminal.line(f"{one.host}: {versions}; devices: {devices}; port {one.free_port} is free; {storage}")
         for problem in one.problems:
             terminal.line(f"{one.host}: must be fixed: {problem}", "red")

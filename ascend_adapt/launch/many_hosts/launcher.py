@@ -31,7 +31,7 @@ from ascend_adapt.runtime import agreement
 
 _LOOK_S = 0.2
 _BEGIN_S = 60.0
-# Time beyond the grace period for a guardian to end all of its processes, with some for the network.
+# Time beyond the grace period for a guardian to end all of its processes, plus some for the network.
 _END_S = GRACE_S + 5
 _REST_S = 2.0
 # pdsh needs a socket pair, a copy and the connection; ssh needs three. Many systems have a soft limit of 1024.

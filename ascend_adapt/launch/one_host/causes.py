@@ -1,4 +1,4 @@
-"""The cause of a failure, by the known problems that the end of a rank's log, or its traceback, shows."""
+"""The cause of a failure: known problems in the last lines of a rank's log, or in its traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST = 2
 def of_failure(run_dir: RunDirectory, failure: Failure, since_ns: int, environ: Mapping[str, str]) -> str:
     """Return lines with cause and next step, "" if nothing is known.
 
-    The ranks of a command have no logs here: the first one that recorded an exception is named, with its cause.
+    The ranks of a command have no logs here: the first one that recorded an exception is reported, with its cause.
     """
     # Loaded only now: most jobs do not fail.
     from ascend_adapt.problems import log_text

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STDOUT, STDERR = 1, 2
 PATIENCE_S = 60.0
-"""How long ranks may wait for a console that accepts nothing; after that it misses what the logs keep."""
+"""How long ranks may wait for a console that accepts nothing; after that, output goes to the logs only."""
 
 _NAMES = {STDOUT: "standard output", STDERR: "standard error"}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -149,7 +149,7 @@ class _Stream:
         view, waited_since = memoryview(text), time.monotonic()
         while view:
             try:
-                # So few never wait where poll() says that there is room, even where the descriptor blocks.
+                # Writing so few bytes never blocks when poll() reports room, even on a blocking descriptor.
                 ready = {number for number, _ in self._poll.poll(_LOOK_MS if patience_s else 0)}
                 if self._descriptor in ready:
                     accepted = os.write(self._descriptor, view[: select.PIPE_BUF])
@@ -160,12 +160,12 @@ class _Stream:
                 if ready:
                     return len(view), ""
             except BlockingIOError:
-                time.sleep(_LOOK_MS / 1000)  # a device whose poll() promises more than it keeps
+                time.sleep(_LOOK_MS / 1000)  # a device whose poll() reports room that it does not have
             except OSError as error:
                 if error.errno in _FULL:
                     problem, self._has_failed = "" if self._has_failed else str(error.strerror), True
                     return len(view), problem
-                self._is_gone = True  # a closed terminal, `| head`; nohup's job lives on
+                self._is_gone = True  # a closed terminal, `| head`; the job continues under nohup
                 return 0, ""
             if time.monotonic() - waited_since >= min(patience_s, self.patience_s):
                 return len(view), ""

@@ -61,7 +61,7 @@ class CoverageWatch:
             if (self._run_dir.beacons / str(one.pid)).exists():
                 self._known.add(one)
             elif one.is_forked_copy():
-                continue  # as reached as its parent; it may still become another program
+                continue  # adapted if its parent is; it may still become another program
             elif (unreached := self._judge(one, settled=waited >= self._settled_s)) is not None:
                 self._known.add(one)
                 found.append(unreached)

@@ -68,7 +68,7 @@ def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -
 
 
 def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: TracebackType | None) -> None:
-    """Write the exception that ends this rank to the run directory, unless its entry has done so."""
+    """Write the exception that ends this rank to the run directory, unless ``rank_entry`` has done so."""
     folder = environ.get("ASCEND_ADAPT_RUN_DIR", "")
     if isinstance(error, KeyboardInterrupt) or any(RunDirectory(Path(folder)).failures.glob(f"*.{os.getpid()}.json")):
         return
@@ -98,7 +98,7 @@ def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int] 
 def hidden_by_a_command(run_dir: RunDirectory, since_ns: int) -> Failure | None:
     """Return the first failure of a rank whose command ended with exit code 0, such as a script that ends in ``tee``.
 
-    A failure does not count if another process of that rank has followed: a launcher or a loop has started it again.
+    A failure does not count if a later process of that rank exists: a launcher or a loop has restarted it.
     """
     recorded = _recorded(run_dir)
     counted = [one for path, one in recorded.items() if one.time_ns >= since_ns and _is_last_of_its_rank(path, run_dir)]

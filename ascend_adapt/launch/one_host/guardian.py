@@ -271,14 +271,14 @@ class Guardian:
 
 
 def _progress_bar() -> ProgressBar:
-    # rich takes its time, and most jobs have no bar.
+    # rich is slow to import, and most jobs have no bar.
     from ascend_adapt.launch.one_host.progress_bar import ProgressBar
 
     return ProgressBar()
 
 
 def ends_by(number: int, grace: float) -> str:
-    """Describe how a signal that ends the job ends it."""
+    """Describe what a signal that ends the job does."""
     return f"{signal.Signals(number).name}: ends the job, SIGKILL after {grace:g} s; a second signal skips the wait"
 
 

@@ -28,7 +28,7 @@ class Output:
     """One thread that copies the pipes of all ranks until every writer has closed them."""
 
     def __init__(self, logs: Mapping[int, Path], append: bool, bar: ProgressBar | None = None) -> None:
-        # With one rank nobody's line can be cut in two by another's.
+        # With one rank, no line can be cut in two by another rank's.
         self._console = Console(whole_lines=len(logs) > 1, bar=bar)
         self._bar = bar
         self._logs = {rank: RankLog(path, append) for rank, path in logs.items()}

@@ -81,7 +81,7 @@ class Identity:
         except ProcessLookupError:
             return
         except OSError:
-            # A kernel before 5.3: between the look and the signal a pid could change hands, in theory.
+            # Before kernel 5.3: the pid could, in theory, be reused between the check and the signal.
             if self.is_alive():
                 os.kill(self.pid, number)
             return

@@ -50,5 +50,5 @@ class RankLog:
         """Close it."""
         try:
             self._file.close()
-        except OSError as error:  # a network storage may find out only now
+        except OSError as error:  # network storage may report the error only now
             self.why = self.why or error.strerror or str(error)

@@ -50,5 +50,5 @@ class Recipients:
             received, changed = beacon.read_bytes(), beacon.stat().st_mtime
         except OSError:
             return False
-        alike = END if number in END else (number,)  # the end is asked for by SIGTERM after a SIGHUP too
+        alike = END if number in END else (number,)  # SIGTERM after SIGHUP requests the end too
         return bool(received) and received[-1] in alike and time.time() - changed < _RECENT_S

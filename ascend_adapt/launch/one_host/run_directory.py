@@ -20,7 +20,7 @@ from ascend_adapt.launch.one_host.processes import Identity
 class RunDirectory:
     """The names inside one run directory.
 
-    ``node`` is which launcher's, where each of several hosts has its own; ``shown`` is the folder as the user named it.
+    ``node`` identifies the launcher if each host has its own; ``shown`` is the folder as the user typed it.
     """
 
     path: Path
@@ -31,7 +31,7 @@ class RunDirectory:
         """Check that a job can use this folder, without creating anything.
 
         Raises:
-            LaunchError: a running job uses it, or it cannot be made.
+            LaunchError: a running job uses it, or it cannot be created.
         """
         if self.job.exists():
             job, _ = Job.read(self)
@@ -46,12 +46,12 @@ class RunDirectory:
             raise LaunchError(f"run directory {self.path}: {there} {why} — choose another with --log-dir")
 
     def create(self, elsewhere: Collection[int] = ()) -> None:
-        """Make the folders, and clear what an earlier job left in them.
+        """Create the folders, and remove what an earlier job left in them.
 
-        ``elsewhere``: ranks whose launchers, on other hosts, may have begun here already; theirs is left to them.
+        ``elsewhere``: ranks whose launchers, on other hosts, may have begun here already; their files are kept.
 
         Raises:
-            LaunchError: they cannot be made, or a job that runs uses them.
+            LaunchError: they cannot be created, or a running job uses them.
         """
         self.check()
         of_ranks = (
@@ -74,7 +74,7 @@ class RunDirectory:
     def join(self, job: Mapping[str, Any]) -> None:
         """Prepare it on a host other than the launcher's; ``job`` is the content that Job.write() wrote.
 
-        Where the hosts share the folder the launcher has done so, and it is left as it is.
+        If the hosts share the folder, the launcher has prepared it, and it is not changed.
 
         Raises:
             LaunchError: as create().
@@ -101,7 +101,7 @@ class RunDirectory:
         return self.path / (f"job.{self.node}.json" if self.node else "job.json")
 
     def of_all_nodes(self) -> list[RunDirectory]:
-        """Return this directory as each launcher that has used it has it, the first host's first."""
+        """Return the view that each launcher has of this directory, the first host's first."""
         nodes = [int(one.suffixes[0][1:]) for one in self.path.glob("job.*.json") if one.suffixes[0][1:].isdecimal()]
         return [RunDirectory(self.path, node) for node in (0, *sorted(nodes))]
 
@@ -161,7 +161,7 @@ class Job:
         write_whole(run_dir.job, {**asdict(self), **more})
 
     def write_if_possible(self, run_dir: RunDirectory, **more: Any) -> None:
-        """As write(), but a full disk is reported and does not change how the job ends."""
+        """Like write(), but a full disk is reported and does not change how the job ends."""
         try:
             self.write(run_dir, **more)
         except OSError as error:

@@ -46,7 +46,7 @@ class GuardedRun:
 
     def send(self, number: int, source: Source) -> None:
         """Pass on a signal that ``source`` has received."""
-        # Where the guardian is gone, waitpid says so.
+        # If the guardian is gone, waitpid reports it.
         with contextlib.suppress(OSError):
             os.write(self._writer, bytes([source, number]))
 
@@ -66,10 +66,10 @@ def run(assignment: Assignment) -> int:
 
 
 def _guard(guard: Guardian, mask: set[int]) -> None:
-    """Be the guardian; never returns into the launcher's code."""
+    """Act as the guardian; never returns into the launcher's code."""
     code = 1
     try:
-        os.setsid()  # a Ctrl-C is the launcher's to pass on
+        os.setsid()  # the launcher forwards a Ctrl-C
         guard.listen()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = guard.run()

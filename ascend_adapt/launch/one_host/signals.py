@@ -18,19 +18,19 @@ PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 """Passed to the processes that handle them; the job continues."""
 HANDLED = (*END, *PASSED)
 TIME_TO_SAVE = (signal.SIGTERM, signal.SIGHUP)
-"""Those after which ``--grace`` counts: nobody waits at a terminal for the end."""
+"""Signals after which the full ``--grace`` applies: nobody is waiting at a terminal."""
 NOT_WAITED_FOR = signal.SIGKILL
 """Sent to a guardian: end everything, with the default grace at most; the launcher is gone, or another host failed."""
 
 _TYPED = (signal.SIGINT, signal.SIGQUIT)
-# srun forwards what slurmstepd has sent to every process already; systemd can send SIGHUP right after SIGTERM.
+# srun forwards signals that slurmstepd has already sent to every process; systemd can send SIGHUP right after SIGTERM.
 _REPEAT_S = 2.0
 # timeout(1) signals its child and then its process group. Nobody types Ctrl-C twice as fast.
 _TYPED_REPEAT_S = 0.2
 
 
 class Source(IntEnum):
-    """Process from which a guardian learns of a signal."""
+    """Process that informs a guardian of a signal."""
 
     GUARDIAN = 0
     PARENT = 1
@@ -40,7 +40,7 @@ class Source(IntEnum):
 
 
 class Requests:
-    """The requests that one process knows of."""
+    """The requests that one process has received."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.stop: int | None = None
@@ -84,9 +84,9 @@ def outlive_passed() -> None:
 
 
 def restore_defaults() -> None:
-    """Handle again what the process that started this one ignores, as a transport without a login does.
+    """Restore the default handling of signals that the parent process ignores, as a transport without a login does.
 
-    Ranks inherit what is ignored, and would not end before SIGKILL.
+    Ranks inherit ignored signals, and would not end before SIGKILL.
     """
     for number in HANDLED:
         if signal.getsignal(number) is signal.SIG_IGN:

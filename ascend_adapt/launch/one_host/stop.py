@@ -19,7 +19,7 @@ _LOOK_EVERY_S = 0.05
 def stop(folder: Path) -> str:
     """End the job of a run directory, wait until it is gone, and return what was done.
 
-    Where each host has its own launcher, those of this host are ended; the others end when their collectives fail.
+    If each host has its own launcher, those of this host are ended; the others end when their collectives fail.
 
     Raises:
         LaunchError: the folder is not a run directory, the job runs on another host, or it does not end.
@@ -46,7 +46,7 @@ def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
         if time.monotonic() > deadline:
             pids = ", ".join(str(one.pid) for one in alive if one.is_alive())
             raise LaunchError(
-                f"{folder}: pids {pids} still run after {patience_s:.0f} s — see where they wait: ps -o pid,wchan"
+                f"{folder}: pids {pids} still run after {patience_s:.0f} s — see what they wait for: ps -o pid,wchan"
             )
         time.sleep(_LOOK_EVERY_S)
     return "ended"

@@ -12,7 +12,7 @@ from ascend_adapt.launch.one_host.processes import Identity
 
 GRACE_S = 10.0
 SAVING_GRACE_S = 600.0
-"""Grace period of a native run that saves: at SIGTERM it finishes a step and writes a checkpoint."""
+"""Grace period of a native run that saves checkpoints: at SIGTERM it finishes a step and writes a checkpoint."""
 _KILL_WAIT_S = 10.0
 _LOOK_EVERY_S = 0.02
 
@@ -38,7 +38,7 @@ class Termination:
         now: Callable[[], float] = time.monotonic,
         needs: Callable[[Identity, int, float], bool | None] = lambda *_: True,
     ) -> None:
-        """``needs`` says of a process whether it needs a signal that long after the start; None: ask again."""
+        """``needs`` returns whether a process needs a signal that long after the start; None: ask again."""
         self._now, self._needs = now, needs
         self._began = now()
         self._steps = steps(first, grace)
@@ -58,7 +58,7 @@ class Termination:
         for one in self.left:
             number = step
             if number == signal.SIGINT and one.ignores(number):
-                number = signal.SIGTERM  # what a shell starts with & ignores SIGINT for life
+                number = signal.SIGTERM  # processes that a shell starts with & ignore SIGINT
             if self._sent.get(one) == number:
                 continue
             needs = number == signal.SIGKILL or self._needs(one, number, elapsed - after)
@@ -69,7 +69,7 @@ class Termination:
                 one.send(number)
                 if number != signal.SIGKILL:
                     one.send(signal.SIGCONT)  # a stopped process would not see it
-        # A process in uninterruptible sleep outlives even SIGKILL; waiting for ever would make two of them.
+        # A process in uninterruptible sleep outlives even SIGKILL; waiting forever would hang this process too.
         return not self.left or elapsed > self._steps[-1][0] + _KILL_WAIT_S
 
 

@@ -26,7 +26,7 @@ _ON_PURPOSE = "if only this copy starts a job, give --nnodes 1"
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One host of ``nodes``; ``source`` is where this is from, ``nproc`` the ranks per host, if known."""
+    """One host of ``nodes``; ``source`` is where these values are from, ``nproc`` the ranks per host, if known."""
 
     nodes: int
     node: int
@@ -65,7 +65,7 @@ def of_this_host(request: Request, environ: Mapping[str, str], own: Callable[[],
 def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
     """Refuse to start ranks if another launcher has started this command several times, once for each rank.
 
-    Each copy would start a whole job on the same devices.
+    Each copy would start the full job on the same devices.
 
     Raises:
         LaunchError: it has, and the command line does not state that this is intended.
@@ -90,8 +90,8 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
     for name in _MPI_SIZES:
         if (_number(environ.get(name, "")) or 1) > 1:
             raise LaunchError(
-                f"{name}={environ[name]}: mpirun starts ascend-run {environ[name]} times, and each would start a whole "
-                "job — leave mpirun out and give a --hostfile, or give --nnodes, --node-rank and "
+                f"{name}={environ[name]}: mpirun starts ascend-run {environ[name]} times, and each would start "
+                "the full job — leave mpirun out and give a --hostfile, or give --nnodes, --node-rank and "
                 f"--master-addr; {_ON_PURPOSE}"
             )
     if "LOCAL_RANK" in environ and "RANK" in environ and not _is_below_a_rank(environ):
@@ -99,7 +99,7 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
         if ranks > 1:
             raise LaunchError(
                 f"RANK={environ['RANK']}, LOCAL_RANK={environ['LOCAL_RANK']}, WORLD_SIZE={ranks}: another launcher "
-                f"starts ascend-run {ranks} times, and each would start a whole job — put ascend-run first, as in "
+                f"starts ascend-run {ranks} times, and each would start the full job — put ascend-run first, as in "
                 f"`ascend-run torchrun ...`, or unset these; {_ON_PURPOSE}"
             )
 
@@ -137,7 +137,7 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
     ips = request.node_ips
     nodes = request.nodes if request.nodes is not None else len(ips) or 1
     if ips and len(ips) != nodes:
-        raise LaunchError(f"--node-ips: names {len(ips)} hosts, --nnodes says {nodes} — correct one of them")
+        raise LaunchError(f"--node-ips: lists {len(ips)} hosts, --nnodes says {nodes} — correct one of them")
     node = request.node
     if node is None and ips:
         here = own()
@@ -172,7 +172,7 @@ def first_of_nodelist(text: str) -> str:
     """Return the first host of Slurm's ``rack[1-2]n[03-05,7],login``: rack1n03."""
     first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", text)
     if first is None:
-        raise LaunchError(f"SLURM_STEP_NODELIST={text!r}: names no host — give --nnodes, --node-rank and --master-addr")
+        raise LaunchError(f"SLURM_STEP_NODELIST={text!r}: lists no host — give --nnodes, --node-rank and --master-addr")
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0])
 
 

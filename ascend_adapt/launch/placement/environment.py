@@ -28,9 +28,9 @@ STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 _FORWARDED = ("LD_LIBRARY_PATH", "PATH")
 _FORWARDED_PREFIXES = ("ASCEND_", "HCCL_", "NCCL_", "OMP_", "PYTHON")
 OF_ONE_PROCESS = ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD", "ASCEND_ADAPT_CUDA_CODE_PRINTED")
-"""Inherited if a rank, or another adapted process, has started this launcher; the job that it starts gets none."""
+"""Inherited if a rank, or another adapted process, has started this launcher; removed for the job that it starts."""
 OF_ANOTHER_JOB = (*OF_ONE_PROCESS, "ASCEND_ADAPT_JOB", "ASCEND_ADAPT_RUN_DIR")
-"""What belongs to the process or job around this launcher."""
+"""Variables that belong to the process or job around this launcher."""
 
 
 def of_patches(request: Request, device: str, targets: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -59,7 +59,7 @@ def of_patches(request: Request, device: str, targets: Iterable[str], environ: M
 
 
 def of_recording(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ``--record``, which acts with or without patches."""
+    """Return the variables of ``--record``, which works with or without patches."""
     if request.record is None:
         return {}
     chosen = {watch.STEPS: request.record_steps, watch.RANKS: request.record_ranks, watch.INPUTS: request.record_inputs}
@@ -103,20 +103,21 @@ def of_device(
 ) -> dict[str, str]:
     """Return the defaults for one kind of device on ``nodes`` hosts, without those that the user has set.
 
-    A job for the CPU sees no GPU, whatever is set: accelerate, for one, takes a GPU that it sees.
+    A job for the CPU sees no GPU, whatever is set: accelerate, for example, uses any GPU that it sees.
 
-    ``hccl_base_port`` is None where each host has its own.
+    ``hccl_base_port`` is None if each host has its own.
 
-    Source: the Ascend documentation's environment variables, read through design notes, not tried on an NPU.
+    Source: the Ascend documentation's environment variables, as cited in our design notes; not tested on an NPU.
     """
     if device != "npu":
         return {**_without_cann(environ), **(_without_gpus(environ) if device == "cpu" else {})}
     defaults = {
-        # 120 s is what HCCL waits; loading a large checkpoint on one rank takes longer. 7200 s is the most it takes.
+        # 120 s is what HCCL waits; loading a large checkpoint on one rank takes longer. 7200 s is the maximum that it
+        # accepts.
         "HCCL_CONNECT_TIMEOUT": str(min(1200 + 10 * (nodes - 1), 7200)),
         "HCCL_WHITELIST_DISABLE": "1",
         "ASCEND_PROCESS_LOG_PATH": os.path.join(run_dir, "npu-logs"),
-        # Megatron asserts it, whatever the device.
+        # Megatron asserts it on every device.
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }
     if hccl_base_port is not None:
@@ -185,7 +186,7 @@ def of_deepspeed_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]
 def of_host(device: str, towards: str, hccl_base_port: int, nproc: int, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the defaults of one of several hosts, detected there; ``towards`` is another of these hosts.
 
-    Libraries that choose an interface themselves choose a bridge of the container runtime, or loopback, often enough.
+    Libraries that choose an interface themselves often choose the container runtime's bridge, or loopback.
     """
     defaults = {"OMP_NUM_THREADS": str(threads_per_rank(nproc))}
     address = network.address_towards(towards)

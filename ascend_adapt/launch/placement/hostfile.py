@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascend_adapt.errors import LaunchError
 
-# A name that begins with a dash would be an option of ssh; `,`, `[`, `^` and `/` have a meaning of their own for pdsh.
+# A name that begins with a dash would be an option of ssh; `,`, `[`, `^` and `/` have a special meaning for pdsh.
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*"
 _LINE = re.compile(rf"(?P<address>(?:{_NAME}@)?{_NAME})\s+(?P<word>slots?)=(?P<slots>[0-9]+)")
 _MOST_SLOTS = 4096
@@ -62,7 +62,7 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
             continue
         found = _LINE.fullmatch(words)
         where = f"hostfile {name}: line {number} is {line.strip()!r}"
-        # Digits are counted first: int() refuses very many of them.
+        # Digits are counted first: int() rejects very long numbers.
         if found is None or len(found["slots"]) > 9 or not 1 <= int(found["slots"]) <= _MOST_SLOTS:
             raise LaunchError(f"{where}, {_EXPECTED} — correct it")
         if found["word"] == "slot" and not warned:
@@ -73,7 +73,7 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
             raise LaunchError(f"{where}, but {host.name} already has a line — remove one of them")
         hosts[host.name] = host
     if not hosts:
-        raise LaunchError(f"hostfile {name}: names no host, {_EXPECTED} — add one, or leave --hostfile out")
+        raise LaunchError(f"hostfile {name}: lists no host, {_EXPECTED} — add one, or leave --hostfile out")
     return tuple(hosts.values())
 
 

@@ -48,7 +48,7 @@ def _first_slots(host: Host, count: int) -> Host:
 
 
 def as_local(host: Host, device: str, devices_found: int) -> Host:
-    """Return the only host of a job, which is this one.
+    """Return the job's only host, which is this one.
 
     Raises:
         LaunchError: it has fewer devices than the host has slots.

@@ -22,7 +22,7 @@ _SECRET = re.compile(
 )
 
 
-class RankCommand(NamedTuple):  # a frozen dataclass takes four times as long to make, and there may be 80,000
+class RankCommand(NamedTuple):  # creating a frozen dataclass takes four times as long, and there may be 80,000
     """One process: its host, environment and arguments; ``rank`` is None for a command that is started once."""
 
     host: str
@@ -124,13 +124,13 @@ def of_ranks(
     """Return the plan of one rank per slot of every host, numbered in their order.
 
     Args:
-        request: what the command line asks for.
+        request: the parsed command line.
         device: the kind of device the ranks run on.
         hosts: the hosts and their slots; only this one with ``share``.
         env: what is set for every rank.
         environ: the launcher's environment; what it has set is never overridden.
         free_port: the port to use if none is asked for.
-        share: which of several hosts this one is, where each has its own launcher.
+        share: which of several hosts this one is, if each has its own launcher.
 
     Raises:
         LaunchError: a host that the others cannot reach, or a slot that the visible devices do not have.
@@ -195,7 +195,7 @@ def _narrowed(host: Host, device: str, environ: Mapping[str, str]) -> dict[str, 
         beyond = [slot for slot in host.slots if slot >= len(listed)]
         if beyond:
             raise LaunchError(
-                f"slot {beyond[0]} of {host.address}: {name}={environ[name]} names {len(listed)} devices — widen it"
+                f"slot {beyond[0]} of {host.address}: {name}={environ[name]} lists {len(listed)} devices — widen it"
             )
         numbers = [listed[slot] for slot in host.slots]
     return {name: ",".join(numbers)}

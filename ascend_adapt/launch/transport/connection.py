@@ -102,7 +102,7 @@ class Connection:
         elif kind is Kind.BEGAN:
             self.has_begun = True
             now = time.time_ns()
-            # Its clock at the middle of the way there and back, but for half of that way.
+            # Its clock at the middle of the round trip; the error is at most half a round trip.
             self.ahead_ns = json_object(payload)["time_ns"] - (self._ordered_ns + now) // 2
         elif kind is Kind.STATUS:
             statuses.append(json_object(payload))

@@ -35,7 +35,7 @@ class PdshTransport(Transport):
 
     @classmethod
     def why_unusable(cls, addresses: Sequence[str]) -> str:
-        """Return why pdsh cannot reach these hosts: it reads the text before a colon as a module's name."""
+        """Return why pdsh cannot reach these hosts: it takes the text before a colon for a module's name."""
         if colon := [address for address in addresses if ":" in address]:
             return f"{colon[0]} has a colon, pdsh takes names and IPv4 — use --launcher ssh"
         return super().why_unusable(addresses)
@@ -88,7 +88,7 @@ class PdshTransport(Transport):
         # pdsh's own variables choose what it uses; DeepSpeed's launcher means ssh as well.
         environ.setdefault("PDSH_RCMD_TYPE", "ssh")
         environ["PDSH_SSH_ARGS_APPEND"] = " ".join([environ.get("PDSH_SSH_ARGS_APPEND", ""), *options]).strip()
-        # Each line names its host, none may wait for another's end (-f), and a signal is no time to ask (-b).
+        # Each line names its host, none may wait for another's end (-f), and a signal must not prompt (-b).
         command = [
             *ssh_command.OUTLIVES_SIGNALS,
             "pdsh",
@@ -190,7 +190,7 @@ class PdshTransport(Transport):
         try:
             self._pdsh.wait(2)
         except subprocess.TimeoutExpired:
-            # To a host that is lost its ssh would hang on for a quarter of an hour.
+            # Its ssh to a lost host would hang for a quarter of an hour.
             below = processes.descendants(self._pdsh.pid)
             self._pdsh.kill()
             for one in below:
@@ -206,7 +206,7 @@ def _stop_listening(listener: socket.socket) -> None:
 
 
 def named(label: str, names: Sequence[str]) -> str:
-    """Return which host a label of pdsh means: it may leave out the domain, or the user not."""
+    """Return which host a label of pdsh refers to: it may lack the domain, or include the user."""
     name = label.rpartition("@")[2]
     if name in names:
         return name

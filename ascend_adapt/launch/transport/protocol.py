@@ -24,13 +24,13 @@ BEAT_S, LOST_S = 2.0, 20.0
 class Kind(Enum):
     """Kinds of frames; JSON unless said otherwise."""
 
-    HELLO = b"H"  # agent: what is on its machine
+    HELLO = b"H"  # agent: the facts about its host
     ORDER = b"O"  # launcher: what to run there
     BEGAN = b"B"  # agent: its clock, at the start of the ranks
     STDOUT = b"1"  # agent: bytes the ranks printed
     STDERR = b"2"
-    STATUS = b"S"  # agent: what a rank says of itself
-    ENDED = b"E"  # agent: how it went
+    STATUS = b"S"  # agent: the status file of a rank
+    ENDED = b"E"  # agent: the outcome
     SIGNAL = b"K"  # launcher: one byte, the number of a signal
     ALIVE = b"A"  # both: empty
     PAUSE = b"P"  # launcher: empty; Ctrl-Z stops it, and it is silent until it continues

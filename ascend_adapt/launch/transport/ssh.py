@@ -50,7 +50,7 @@ class SshTransport(Transport):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is the launcher's to hand down
+            start_new_session=True,  # the launcher forwards a Ctrl-C
         )
         assert process.stdin is not None
         assert process.stdout is not None

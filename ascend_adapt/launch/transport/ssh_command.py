@@ -1,6 +1,6 @@
-"""The command that starts an agent on another host: it is fixed and contains nothing of the job.
+"""The command that starts an agent on another host: it is fixed and contains nothing about the job.
 
-Environment and arguments follow over the connection. Why not ClusterShell: docs/launcher.md.
+Environment and arguments follow over the connection. docs/launcher.md has the reason for not using ClusterShell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PACKAGES = str(Path(__file__).parents[3])
 
 
 # A scheduler signals every process of a job. Without its connection a host would end its ranks in the middle of a save;
-# ssh keeps ignored what is ignored when it starts.
+# ssh keeps ignoring what is ignored when it starts.
 OUTLIVES_SIGNALS = ("sh", "-c", "trap '' HUP INT QUIT TERM USR1 USR2; exec \"$@\"", "sh")
 
 
@@ -32,7 +32,7 @@ def program(start: str = f"{AGENT}; main()") -> list[str]:
 def command(address: str, port: int | None) -> list[str]:
     """Return the ssh command that starts an agent there; it never prompts, and checks host keys as configured.
 
-    ssh hands its last argument to the shell there, which takes away one level of quoting.
+    ssh passes its last argument to the shell there, which removes one level of quoting.
     """
     options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
     return ["ssh", *options, *(["-p", str(port)] if port else []), address, shlex.join(program())]

@@ -1,8 +1,8 @@
 """TLS connection from an agent back to its launcher, for transports without a private standard input.
 
 The command line of the agent, which anybody on its machine may read, holds the launcher's address and the fingerprint
-of a certificate made for this job: whoever has its key is the launcher. The agent proves who it is by a random word
-that it has printed before, which only the launcher gets to read. TLS, of Python's ssl, keeps the rest private.
+of a certificate made for this job: whoever has its key is the launcher. The agent proves its identity by a
+random token that it has printed before, which only the launcher can read. TLS keeps the rest private.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def relay(tls: ssl.SSLSocket, plain: socket.socket) -> None:
     """Copy bytes both ways until either end closes; in one thread, because two must not share a TLS connection."""
     tls.setblocking(False)
     plain.setblocking(False)
-    # Not select(): with a few hundred hosts the descriptors have numbers that it does not take.
+    # Not select(): with a few hundred hosts the descriptors exceed its limit.
     poll = select.poll()
     out, back = bytearray(), bytearray()
     plain_ended = False
@@ -162,7 +162,7 @@ def relay(tls: ssl.SSLSocket, plain: socket.socket) -> None:
         plain.settimeout(_HANDSHAKE_S)
         plain.sendall(back)
     except OSError:
-        pass  # a connection that breaks has ended, whichever way
+        pass  # a broken connection has ended, for whatever reason
     finally:
         # Not only close: a guardian, forked from this process, has copies.
         for end in (plain, tls):

@@ -13,7 +13,7 @@ from ascend_adapt.launch.transport.connection import Connection
 class Transport(ABC):
     """One way to reach hosts.
 
-    ``port`` is that of their ssh servers, None for what ssh's configuration says. ``programs`` must be on PATH here.
+    ``port`` is that of their ssh servers; None: as ssh's configuration says. ``programs`` must be on PATH here.
     """
 
     programs: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class Transport(ABC):
 
     @classmethod
     def why_unusable(cls, addresses: Sequence[str]) -> str:
-        """Return why these hosts cannot be reached from here, with the next step; "" if no reason is known."""
+        """Return why these hosts cannot be reached from here, with the next step; "" if they may be."""
         missing = [name for name in cls.programs if shutil.which(name) is None]
         if missing:
             return f"{' and '.join(missing)} not on PATH — install it, or choose another launcher"

@@ -1,4 +1,4 @@
-"""Settings that differ between a checkpoint and the run that resumes from it: refused, replaced or logged."""
+"""Settings that differ between a checkpoint and the run that resumes from it: rejected, replaced or logged."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ORDER = (
     *(f"data.{name}" for name in ("train", "valid", "test", "split", "order", "sampler", "seed", "seq_length")),
     "data.weight_by_documents",
 )
-"""Settings that decide the order of samples, together with the number of samples of the run."""
+"""Settings that determine the order of samples, together with the number of samples of the run."""
 MAY_CHANGE = ("hidden_dropout", "attention_dropout", "embedding_init", "init", "output_init", "head_init")
-"""Settings of a model that do not change what its weights compute."""
+"""Model settings that do not change what the weights compute."""
 
 
 def changes_of_order(then: Mapping[str, Any], config: TrainConfig, token_files: Mapping[str, str]) -> list[str]:
@@ -41,7 +41,7 @@ def changes_of_order(then: Mapping[str, Any], config: TrainConfig, token_files: 
 
 
 def changes_of_model(then: Mapping[str, Any], config: TrainConfig) -> list[str]:
-    """Return a warning that lists changes of the model which its shapes do not show."""
+    """Return a warning that lists changes of the model that are not visible in its shapes."""
     was, now = then["model"], to_dict(config)["model"]
     names = [one.name for one in dataclasses.fields(Model) if one.name not in MAY_CHANGE and one.name in was]
     changed = [f"{name} was {was[name]}, is {now[name]}" for name in names if was[name] != now[name]]

@@ -8,7 +8,7 @@
     SAVE/.removing-iter_0000050/                a checkpoint that is being removed
 
 After a crash the next save removes folders that begin with .saving or .removing. A checkpoint is written to its
-.saving folder, synced to the disk, renamed, and only then named in the tracker.
+.saving folder, synced to the disk, renamed, and only then recorded in the tracker.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class CheckpointFolder:
 
 
 def recorded_sums(folder: Path) -> dict[str, str]:
-    """Return the recorded sums of a checkpoint's files by name.
+    """Return the recorded checksums of a checkpoint's files, by name.
 
     Raises:
         ValueError: there are none, they cannot be read, or they do not match the names of the files.
@@ -123,7 +123,7 @@ def recorded_sums(folder: Path) -> dict[str, str]:
         if (folder / name).exists() and not (folder / name).is_file():
             raise ValueError(f"{name} is not a regular file")
     for name in sorted(files ^ set(sums)):
-        raise ValueError(f"{name} is missing" if name in sums else f"{name} has no sum")
+        raise ValueError(f"{name} is missing" if name in sums else f"{name} has no checksum")
     return sums
 
 
@@ -136,7 +136,7 @@ def damage(folder: Path, sums: Mapping[str, str], names: Iterable[str]) -> str |
     for name in names:
         try:
             if checksum(folder / name) != sums[name]:
-                return f"{name} differs from its recorded sum"
+                return f"{name} differs from its recorded checksum"
         except OSError as error:
             if ran_out(error):
                 raise OSError(error.errno, system_error(error), str(folder / name)) from error

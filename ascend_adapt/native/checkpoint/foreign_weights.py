@@ -21,10 +21,10 @@ from ascend_adapt.native.step.trainer import Trainer
 def load_foreign_weights(trainer: Trainer, path: Path, group: HostGroup) -> list[str]:
     """Load the weights of the checkpoint in ``path``, one parameter in memory at a time; return messages for the log.
 
-    Every rank must call it, and reads what it holds of each parameter.
+    Every rank must call it, and reads its shard of each parameter.
 
     Raises:
-        TrainingError: it cannot be read, or is of another model; no parameter was changed then.
+        TrainingError: it cannot be read, or belongs to another model; no parameter has been changed.
     """
     model = trainer.config.model
     sources = group.together(lambda: _described(open_checkpoint(path, Given(assumed=model))))
@@ -49,7 +49,7 @@ def _described(source: Source) -> tuple[str, str, dict[str, object]]:
 
 
 def _check(trainer: Trainer, source: Source, group: HostGroup) -> None:
-    """Check that names and shapes are the run's, whose vocabulary may have other rows."""
+    """Check that names and shapes match the run's; only the number of vocabulary rows may differ."""
     ranks, model = trainer.mesh.parallel.tensor, trainer.config.model
     shapes = {one.name: one.shape for one in source.parameters()}
     here = {one.name: one.whole_shape(ranks) for one in trainer.parameters}
@@ -71,7 +71,7 @@ def _check(trainer: Trainer, source: Source, group: HostGroup) -> None:
 
 
 def _grows(source: Source, name: str, needed: tuple[int, ...]) -> bool:
-    """Return whether a position table of GLM gets more rows, whose values are those of a new model.
+    """Return whether a position table of GLM gets more rows, initialised as in a new model.
 
     Source: THUDM/GLM@4f61ed72 train_utils.py (load_pretrained).
     """

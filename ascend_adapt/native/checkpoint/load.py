@@ -37,10 +37,10 @@ AXES = ("tensor", "pipeline", "data")
 
 
 def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tuple[TrainState, list[str]]:
-    """Load the checkpoint that the configuration names; return where the run is, and log messages.
+    """Load the checkpoint that the configuration names; return the run's progress, and log messages.
 
-    A run starts from random weights only without ``load``, or where ``load`` is also ``save`` and holds nothing but
-    logs of native runs. ``token_files``, by ``token_files.identities``, are compared with those of the checkpoint.
+    A run starts from random weights only without ``load``, or if ``load`` is also ``save`` and holds nothing
+    but logs of native runs. ``token_files``, by ``token_files.identities``, are compared with those of the checkpoint.
     Every rank must call it.
 
     Raises:
@@ -68,7 +68,7 @@ def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tupl
 
 
 def _other_trainers_in_save(config: Checkpoint) -> tuple[str | None, list[str]]:
-    """Return why a run must not save into its folder, or None, and warnings; not of a folder that it loads."""
+    """Return why a run must not save into its folder, or None, and warnings; a folder that it loads is not checked."""
     if config.save is None or _is_saved_there(config):
         return None, []
     folder = CheckpointFolder(Path(config.save))
@@ -78,13 +78,13 @@ def _other_trainers_in_save(config: Checkpoint) -> tuple[str | None, list[str]]:
     if folder.latest() is None:
         return None, [f"warning: {folder.path} holds {found}, which this run does not load"]
     return (
-        f"{folder.path}: holds {found}, expected a folder where {LATEST} is not another trainer's, because a save "
+        f"{folder.path}: holds {found}, expected a folder without another trainer's {LATEST}, because a save "
         "replaces it — choose another --save"
     ), []
 
 
 def _has_foreign_weights(folder: CheckpointFolder, config: Checkpoint) -> bool:
-    """Return whether the folder to load holds another trainer's checkpoint, and only its weights are to be loaded."""
+    """Return whether the folder to load holds another trainer's checkpoint, and only its weights should be loaded."""
     wants_weights = config.finetune or not config.load_optimizer
     if not wants_weights or _is_saved_there(config) or folder.saved():
         return False
@@ -117,7 +117,7 @@ def _why_not_random(config: Checkpoint, outputs: Collection[str | None]) -> str 
 def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
     """Return the checkpoints to try, the latest first, and warnings.
 
-    Without a tracker, or where it names no checkpoint, these are all native checkpoints.
+    Without a tracker, or if it names no checkpoint, these are all native checkpoints.
     """
     latest, saved = folder.latest(), sorted(folder.saved(), reverse=True)
     if not saved and foreign_format(folder.path) is not None:
@@ -134,7 +134,7 @@ def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
 
 
 def _first_valid(candidates: Sequence[Path], group: HostGroup) -> tuple[Path, list[str]]:
-    """Return the first checkpoint whose files match their sums, and a warning for each one before it."""
+    """Return the first checkpoint whose files match their checksums, and a warning for each one before it."""
     warnings: list[str] = []
     for source in candidates:
         wrong = _wrong_with(source, group)
@@ -183,7 +183,7 @@ def read_progress(source: Path) -> dict[str, Any]:
     """Return the progress of the run that saved a checkpoint: iteration, samples, configuration, token files.
 
     Raises:
-        TrainingError: it is not an object of JSON.
+        TrainingError: it is not a JSON object.
     """
     try:
         progress = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
@@ -245,7 +245,7 @@ def _load_from(
     else:
         seed_dropout(trainer.config.seed, mesh, progress.iteration)
         if trainer.config.model.hidden_dropout or trainer.config.model.attention_dropout:
-            messages.append("dropout draws other random numbers: the layout differs, or no generator state was loaded")
+            messages.append("dropout draws different numbers: the layout differs, or no generator state was loaded")
     if config.load_optimizer:
         trainer.scaler.load_state_dict(then["loss_scale"])
     if trainer.scaler.moves and not (config.load_optimizer and then["loss_scale"]):
@@ -288,7 +288,7 @@ def _check_all_loaded(state: dict[str, torch.Tensor], saved: dict[str, Any], sou
 
 
 def _bring_to_host(state: dict[str, torch.Tensor], trainer: Trainer) -> None:
-    """Copy tensors to host memory where they are offloaded: a DTensor is read onto the device of its mesh."""
+    """Copy offloaded tensors to host memory: a DTensor is loaded onto the device of its mesh."""
     targets = {f"model.{one.name}": one.local for one in trainer.parameters}
     for one, states in zip(trainer.optimizer.parameters, trainer.optimizer.states, strict=True):
         targets |= {f"optimizer.{one.name}.{name}": tensor for name, tensor in states.items()}

@@ -1,4 +1,4 @@
-"""Reader of distributed checkpoints for ``dcp.load``, which runs nothing that a file names."""
+"""Reader of distributed checkpoints for ``dcp.load``, which never executes code from a file."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Saver:
         self._running: Future[None] | None = None
 
     def save(self, progress: TrainState) -> Path:
-        """Begin to save a checkpoint of the present state, and return its path.
+        """Begin to save a checkpoint of the current state, and return its path.
 
         It waits for the previous one; if ``asynchronous`` is off, for this one too.
 
@@ -68,12 +68,12 @@ class Saver:
         return self.folder.of(progress.iteration)
 
     def check(self) -> None:
-        """Raise what ``save`` raises if the last checkpoint has failed, without waiting for it."""
+        """Raise the error of ``save`` if the last checkpoint has failed, without waiting for it."""
         if self._running is not None and self._running.done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the last checkpoint is written; raises what ``save`` raises."""
+        """Wait until the last checkpoint is written; raises like ``save``."""
         running, self._running = self._running, None
         if running is not None:
             running.result()
@@ -100,7 +100,7 @@ class Saver:
         except (TrainingError, OSError, RuntimeError, dcp.CheckpointException) as error:
             if group.rank == 0:
                 self.folder.abandon(iteration)
-            # torch's archive writer reports a full disk by an error of its own, so the free space is added.
+            # torch's archive writer does not report a full disk as such, so the free space is added.
             why = f"{_reason(error)}; {_free(self.folder.path)}"
             raise TrainingError(
                 f"{self.folder.of(iteration)}: not saved ({why}), the latest complete checkpoint is "

@@ -23,7 +23,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class SaveLock:
-    """Lock held by rank 0 of the run that saves into ``folder``; released when that process ends, however it ends.
+    """Lock held by rank 0 of the run that saves into ``folder``; released when that process ends, for whatever reason.
 
     A POSIX lock: NFS supports it, and DataLoader workers do not inherit it. Its file remains.
     """

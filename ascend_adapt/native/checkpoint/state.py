@@ -28,7 +28,7 @@ class TrainState:
 
 
 def whole(tensor: torch.Tensor, one: Placed, mesh: Mesh) -> torch.Tensor:
-    """Return this rank's shard of a parameter, or of an optimizer state sharded alike, as a DTensor of the whole."""
+    """Return this rank's shard of a parameter, or of an optimizer state sharded like it, as a DTensor."""
     if mesh.device_mesh is None:
         return tensor
     shape = torch.Size(one.whole_shape(mesh.parallel.tensor))
@@ -75,7 +75,7 @@ def set_generators(mesh: Mesh, states: dict[str, torch.Tensor]) -> None:
 
 
 def due(config: TrainConfig, iteration: int) -> bool:
-    """Return whether a checkpoint is to be saved after this iteration."""
+    """Return whether to save a checkpoint after this iteration."""
     wanted = config.checkpoint
     if wanted.save is None:
         return False

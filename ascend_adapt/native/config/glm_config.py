@@ -1,4 +1,4 @@
-"""What only a GLM run has: its vocabulary, blank infilling, and cloze tasks to finetune on.
+"""Settings that only a GLM run has: its vocabulary, blank infilling, and cloze tasks for finetuning.
 
 Defaults are those of THUDM/GLM@4f61ed72 arguments.py.
 """
@@ -36,9 +36,9 @@ class GlmVocabulary:
 class BlankInfilling:
     """Blank infilling: how documents are sampled, and how blanks are chosen.
 
-    A batch has short spans as blanks with probability ``bert_prob``, sentences with ``gap_sentence_prob``, else one
-    long span at the end. ``language_model``: fastText's lid.176.bin, if only English documents are to be used.
-    ``random_samples``: draw document samples with replacement (--shuffle).
+    The blanks of a batch are short spans with probability ``bert_prob``, sentences with
+    ``gap_sentence_prob``, else one long span at the end. ``language_model``: fastText's lid.176.bin, if only English
+    documents are to be used. ``random_samples``: draw document samples with replacement (--shuffle).
     """
 
     vocabulary: GlmVocabulary
@@ -104,7 +104,7 @@ class Cloze:
     block_positions: bool = True
     validates: bool = True
     tests_validation_set: bool = False
-    """Whether the final test is on the validation set (--eval-valid), whose labels are known."""
+    """Whether the final test uses the validation set (--eval-valid), whose labels are known."""
 
     def __post_init__(self) -> None:
         problems = Problems()

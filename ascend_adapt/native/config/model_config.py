@@ -118,7 +118,7 @@ class Model:
 
     @property
     def has_dropout(self) -> bool:
-        """Whether anything is dropped in training."""
+        """Whether training uses dropout."""
         return self.hidden_dropout > 0 or self.attention_dropout > 0
 
     @property

@@ -7,7 +7,7 @@ from ascend_adapt.native.config.checks import at_least, divides
 
 
 def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tuple[int, ...]:
-    """Layers of each pipeline stage, the same number in all, as in Megatron.
+    """Layers of each pipeline stage, the same number in every stage, as in Megatron.
 
     Raises:
         ConfigError: the layers cannot be divided evenly.

@@ -31,7 +31,7 @@ class Profile:
                 "trace; choose fewer"
             )
         if not self.ranks:
-            raise ConfigError("profile: no ranks, expected at least one — name them, such as 0")
+            raise ConfigError("profile: no ranks, expected at least one — give them, such as 0")
         for rank in self.ranks:
             at_least("profile: rank", rank, 0)
 

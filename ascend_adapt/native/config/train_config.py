@@ -157,7 +157,7 @@ class Schedule:
             raise ConfigError(f"min_lr: {self.min_lr}, expected at most lr = {self.lr} — lower it")
         one_of("weight decay style", self.weight_decay_style, ("constant", "linear", "cosine"))
         if self.decay <= 0:
-            raise ConfigError(f"decay length: {self.decay:g} {self.unit}, expected above 0 — name the iterations")
+            raise ConfigError(f"decay length: {self.decay:g} {self.unit}, expected above 0 — give the iterations")
         if self.warmup >= self.decay and self.style != "constant":
             raise ConfigError(
                 f"warmup: {self.warmup:g} {self.unit}, expected below the decay length {self.decay:g} — shorten it"
@@ -214,7 +214,7 @@ class Data:
     ``train``, ``valid`` and ``test`` are prefixes, or alternating weights and prefixes; if ``valid`` and ``test`` are
     empty, ``split`` divides ``train``. ``order`` is a dialect of ``ascend_adapt.data``. ``eod`` is the end-of-document
     id, needed only for ``reset_position_ids``, ``reset_attention_mask`` and ``eod_mask_loss``. With
-    ``blanks`` (GLM) the names are of .jsonl files or folders of them, which are tokenized once, beside them or in
+    ``blanks`` (GLM) they are .jsonl files or folders of them, tokenized once, next to the files or in
     ``cache``.
     """
 
@@ -283,8 +283,8 @@ class Checkpoint:
 
     ``asynchronous``: training continues while a copy in host memory is written. ``keep_last``: number of checkpoints
     to keep; older ones are deleted.
-    ``resume_schedule``: where schedule or weight decay differ from the checkpoint's, refuse ("match"), use the new
-    values ("override"), or those of the checkpoint.
+    ``resume_schedule``: if schedule or weight decay differ from the checkpoint's, raise an error ("match"),
+    use the new values ("override"), or use those of the checkpoint.
     """
 
     save: str | None = None
@@ -316,7 +316,7 @@ class TrainConfig:
     ``compile``: compile the transformer blocks with torch.compile. ``eval_only``: evaluate and do not train.
     ``cloze``: a task to finetune on, instead of ``data``, of which only the lengths count.
     ``text_samples``: texts to generate at each evaluation.
-    ``check_for_nan_in_loss_and_grad``: the run ends at the first NaN or Inf that no loss scale can mend.
+    ``check_for_nan_in_loss_and_grad``: the run ends at the first NaN or Inf that a lower loss scale cannot prevent.
     """
 
     dialect: str
@@ -345,7 +345,7 @@ class TrainConfig:
     text_samples: TextSamples | None = None
 
     def for_evaluation(self) -> TrainConfig:
-        """Return the configuration that evaluates the checkpoint of ``load``; nothing is trained or saved.
+        """Return the configuration that evaluates the checkpoint of ``load``, without training or saving.
 
         Raises:
             ConfigError: there is no checkpoint to load, or nothing to evaluate.
@@ -424,7 +424,7 @@ class TrainConfig:
         for rank in self.profile.ranks if self.profile.is_on else ():
             if rank >= ranks:
                 raise ConfigError(
-                    f"profile: rank {rank}, expected below {ranks}, the number of ranks — name other ranks"
+                    f"profile: rank {rank}, expected below {ranks}, the number of ranks — give other ranks"
                 )
 
     def _check_batch(self) -> None:
@@ -466,11 +466,11 @@ class TrainConfig:
             return
         parallel, data = self.parallel, self.data
         wrong = {
-            f"{parallel.pipeline} pipeline stages, of which none has the whole model": parallel.pipeline > 1,
+            f"{parallel.pipeline} pipeline stages, of which none has the full model": parallel.pipeline > 1,
             "sequence parallelism, which divides a sequence of one token over ranks": parallel.sequence,
-            "a finetuning task, whose model answers and does not write": self.cloze is not None,
+            "a finetuning task, whose model only scores answers": self.cloze is not None,
             "no evaluations (eval interval 0)": not self.eval_interval,
-            "no tokenizer named": data.blanks is None
+            "no tokenizer given": data.blanks is None
             and data.vocab_file is None
             and data.tokenizer_type != "CharLevelTokenizer",
         }

@@ -43,7 +43,7 @@ def model_from_dict(data: dict[str, Any]) -> Model:
 
 
 def run_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what evaluation needs of ``to_dict``'s output beside the model: the data, and GLM's finetuning task."""
+    """Return what evaluation needs besides the model: the data and GLM's finetuning task, from ``to_dict``'s output."""
     return {**(data.get("data") or {}), "cloze": data.get("cloze")}
 
 

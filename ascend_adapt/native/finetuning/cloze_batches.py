@@ -1,7 +1,7 @@
 """Batches of a cloze task: each data-parallel rank's examples of an epoch, a pure function of the batch's number.
 
 The order is that of torch's DistributedSampler, as in THUDM/GLM@4f61ed72 tasks/data_utils.py (build_data_loader): drawn
-for each epoch from the seed, with the first examples again at its end if they do not divide by the ranks.
+for each epoch from the seed, with the first examples repeated at its end if their number is not divisible by the ranks.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ClozeSamples:
 def evaluation_batches(
     config: TrainConfig, mesh: Mesh, examples: Sequence[Example], pattern: Pattern
 ) -> Iterator[MicroBatch]:
-    """Yield the batches of this data-parallel rank's share, every n-th example of n ranks; all have as many batches."""
+    """Yield the batches of this data-parallel rank's share, every n-th example of n ranks; each has the same number."""
     cloze, ranks = config.cloze, config.parallel.data
     assert cloze is not None
     # The stages of a pipeline know one batch size.

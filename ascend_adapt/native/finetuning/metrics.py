@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 
 def accuracy(predictions: Sequence[int], labels: Sequence[int]) -> float:
-    """Return the percentage of right predictions."""
+    """Return the percentage of correct predictions."""
     right = sum(one == other for one, other in zip(predictions, labels, strict=True))
     return 100.0 * right / len(labels)
 

@@ -18,7 +18,7 @@ from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 
 def cross_entropy(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of the answers; as all losses here, the mean of scores [E, C] for answers int64 [E]."""
+    """Cross entropy: the mean over examples, from scores [E, C] and answers int64 [E], like all losses here."""
     return functional.cross_entropy(scores, answers)
 
 
@@ -50,7 +50,7 @@ class ClozeObjective:
     """The loss of the last stage; in evaluation it also keeps the answers with the highest score, until ``clear``."""
 
     def __init__(self, cloze: Cloze, choices: int, answer_ids: Sequence[int] | None) -> None:
-        """``answer_ids`` are the tokens of ``choices`` answers; None: each row of a batch has an answer of its own."""
+        """``answer_ids`` are the tokens of ``choices`` answers; None: each row of a batch has its own answer."""
         self._loss, self._penalty = LOSSES[cloze.loss], cloze.length_penalty
         self._choices, self._answer_ids = choices, answer_ids
         self.predictions: list[int] = []

@@ -43,10 +43,10 @@ class Pattern:
 
     numbers: ClassVar[tuple[int, ...]]
     has_texts_as_answers: ClassVar[bool] = False
-    """Whether the answers are texts of the example, each in a row of its own; else words, the same for all examples."""
+    """Whether the answers are texts of the example, each in its own row; else words, the same for all examples."""
 
     def __init__(self, tokenizer: GlmTokenizer, length: int, number: int, *, block_positions: bool = True) -> None:
-        """``length`` is the most tokens of a row.
+        """``length`` is the maximum number of tokens in a row.
 
         Raises:
             ConfigError: the task has no such pattern.
@@ -81,7 +81,7 @@ class Pattern:
         """Return the rows of an example: one for each answer that is a text, else one.
 
         Raises:
-            DataError: the prompt has no mask, or is too long where it may not be shortened.
+            DataError: the prompt has no mask, or its parts that may not be shortened are too long.
         """
         try:
             if not self.has_texts_as_answers:

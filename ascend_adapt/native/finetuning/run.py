@@ -1,6 +1,6 @@
 """Finetuning run: epochs over a cloze task, validation after each, and a test of the best weights.
 
-The loop is that of every native run; what differs is the batches, the objective, and the end of an epoch.
+The loop is that of every native run, with other batches, another objective, and work at the end of each epoch.
 Source: THUDM/GLM@4f61ed72 finetune_glm.py (_train, finetune) and tasks/eval_utils.py.
 """
 
@@ -107,7 +107,7 @@ class FinetuningRun(TrainingRun):
         for batch in evaluation_batches(self.config, mesh, examples, self.pattern):
             self.trainer.losses([batch], 1)
         mine = range(mesh.data_rank, len(examples), self.config.parallel.data)
-        # Of a last stage's tensor-parallel ranks, which have the same, the first; other stages have none.
+        # The tensor-parallel ranks of a last stage have equal values: the first one's count. Other stages have none.
         own = self.objective.predictions if mesh.tensor_rank == 0 else []
         loss = self.objective.loss_sum if own else 0.0
         every = self.group.together(lambda: (dict(zip(mine, own, strict=False)), loss))

@@ -119,8 +119,8 @@ def _prompts(tokenizer: GlmTokenizer, texts: Sequence[str]) -> list[_Prompt]:
         prompts.append(_Prompt(number, ids, masks))
     if problems:
         raise DataError(
-            f"{'; '.join(problems[:5])}, expected {' or '.join(f'[{name}]' for name in known)} where GLM is to write — "
-            f"add one, for example [{known[-1]}] at the end of the prompt to continue it"
+            f"{'; '.join(problems[:5])}, expected {' or '.join(f'[{name}]' for name in known)} where GLM "
+            f"should write — add one, for example [{known[-1]}] at the end of the prompt to continue it"
         )
     return prompts
 

@@ -11,7 +11,7 @@ from ascend_adapt.native.generation.inference_model import InferenceModel
 
 @dataclass(frozen=True)
 class Continuation:
-    """Text that continues a prompt, how many tokens were generated, and why it ends, as in ``Generation``."""
+    """Text that continues a prompt, the number of generated tokens, and why it ends, as in ``Generation``."""
 
     text: str
     new_tokens: int

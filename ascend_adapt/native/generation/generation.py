@@ -54,7 +54,7 @@ class Generation:
 class _Row:
     number: int
     limit: int
-    """Most tokens that it may generate, and which of its two limits that is."""
+    """Maximum number of tokens to generate, and which of the two limits that is."""
     limit_name: str
     seed: int
     tokens: list[int] = field(default_factory=list)
@@ -159,7 +159,7 @@ class _Batch:
         """Generate until every row is finished."""
         interval = devices.tokens_between_waits(self.model.device)
         while unfinished := [row for row in self.rows if not row.finish]:
-            # No row exceeds its limit before it is looked at.
+            # No row exceeds its limit before the host reads the tokens.
             count = min(interval, *(row.limit - len(row.tokens) for row in unfinished))
             chosen = torch.stack([self._next_tokens() for _ in range(count)], 1).tolist()
             for row, tokens in zip(self.rows, chosen, strict=True):
@@ -232,7 +232,7 @@ def drawn(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     """Return an index for each row of ``probabilities`` [rows, V], int64, by uniform ``draws`` [rows] from 0 to 1."""
     sums = probabilities.cumsum(-1)
     total = sums[:, -1:]
-    # A draw near 1 times the total may round to the total, which the last likely token reaches.
+    # A draw near 1, multiplied by the total, may round to the total, which only the last token reaches.
     return torch.minimum((sums <= draws[:, None] * total).sum(-1), (sums < total).sum(-1))
 
 

@@ -35,7 +35,7 @@ class TextSampler:
     """Generates the samples of a run.
 
     Raises:
-        DataError, SettingsError: the tokenizer cannot be loaded, or a prompt is not fit for the model.
+        DataError, SettingsError: the tokenizer cannot be loaded, or the model cannot continue a prompt.
     """
 
     def __init__(self, config: TrainConfig, samples: TextSamples, decoder: Decoder, mesh: Mesh) -> None:
@@ -52,14 +52,14 @@ class TextSampler:
         if tokenizer.vocab_size > config.model.padded_vocab_size:
             raise DataError(
                 f"{config.data.vocab_file}: {tokenizer.vocab_size} ids, expected at most the model's "
-                f"{config.model.padded_vocab_size} — name the vocabulary that the text was tokenized with"
+                f"{config.model.padded_vocab_size} — give the vocabulary that the text was tokenized with"
             )
         ids = [[int(one) for one in tokenizer.encoder.encode([prompt])[0]] for prompt in prompts]
         check_lengths(model, ids)
         self._texts = lambda: [one.text for one in continue_ids(model, tokenizer.decode, tokenizer.eod, ids, sampling)]
 
     def generate(self) -> list[TextSample]:
-        """Generate the samples with the weights of this moment; every rank calls it and gets the same."""
+        """Generate the samples with the current weights; every rank calls it and gets the same samples."""
         before_passes(self.decoder)
         self.decoder.eval()
         # Compiled layers would be compiled again for every length.
@@ -69,7 +69,7 @@ class TextSampler:
 
 
 class _TrainedModel(InferenceModel):
-    """The decoder of a run. Data-parallel ranks use the tokens of the first too: with ZeRO they gather together."""
+    """The decoder of a run. Data-parallel ranks all use the first one's tokens: ZeRO gathers together."""
 
     def agreed(self, tokens: torch.Tensor) -> torch.Tensor:
         dist.broadcast(tokens, src=0)

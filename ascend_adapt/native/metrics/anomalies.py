@@ -21,21 +21,21 @@ class AnomalyDetector:
     """Examines every step of a run; every rank must make one and pass every step to it."""
 
     def __init__(self, mesh: Mesh, *, scale_adapts: bool = True) -> None:
-        """``scale_adapts``: a dynamic loss scale answers gradients that overflow; a fixed one cannot."""
+        """``scale_adapts``: a dynamic loss scale responds to overflowing gradients; a fixed one cannot."""
         self._mesh, self._group = mesh, HostGroup(mesh)
         self._losses: deque[float] = deque(maxlen=SEEN)
         self.is_spoiled = False
-        """Whether the last step had NaN or Inf that a dynamic loss scale cannot answer."""
+        """Whether the last step had NaN or Inf that a lower loss scale cannot prevent."""
         self._scale_adapts = scale_adapts
         self._was_reported = False
         self.cause: str | None = None
-        """The first rank with NaN or Inf in its weights, else in its gradients, of the first spoiled step in a row."""
+        """The first rank with NaN or Inf in its weights, else in its gradients, in the first bad step of a series."""
 
     def report(self, iteration: int, step: Step) -> list[str]:
         """Return warnings about a step; of consecutive steps with NaN or Inf only the first is reported.
 
-        A step that fp16's dynamic loss scale skipped is normal, unless its loss is NaN or Inf, too: no other scale
-        mends that.
+        A step that fp16's dynamic loss scale skipped is normal, unless its loss is NaN or Inf too, which no
+        other scale prevents.
         """
         is_bad = not (math.isfinite(step.grad_norm) and math.isfinite(step.loss))
         self.is_spoiled = is_bad and not (step.skipped and self._scale_adapts and math.isfinite(step.loss))
@@ -50,16 +50,16 @@ class AnomalyDetector:
             mean, deviation = statistics.fmean(before), statistics.pstdev(before)
             if step.loss - mean > max(DEVIATIONS * deviation, LEAST * abs(mean)):
                 spike = (
-                    f"warning: iteration {iteration}: loss {step.loss:.4g}, those of the {SEEN} steps before were "
+                    f"warning: iteration {iteration}: loss {step.loss:.4g}, the {SEEN} losses before it were "
                     f"{mean:.4g} on average, {max(before):.4g} at most"
                 )
         return [spike] if spike else []
 
     def _spoiled(self, iteration: int, step: Step) -> list[str]:
-        """Return which ranks have NaN or Inf in weights, or, where all weights are finite, in gradients.
+        """Return which ranks have NaN or Inf in weights, or, if all weights are finite, in gradients.
 
-        One such weight spoils the loss and thereby the gradients of all ranks. Of gradients, the parameter nearest to
-        the loss is named, where the backward pass starts.
+        One such weight spoils the loss and so the gradients of all ranks. For gradients, the parameter
+        nearest to the loss is reported, because the backward pass starts there.
         """
         mesh = self._mesh
         place = f"stage {mesh.pipeline_rank}, data {mesh.data_rank}, tensor {mesh.tensor_rank}"

@@ -47,7 +47,7 @@ class Interval:
     peak_memory_bytes: int | None = None
     """Of the logging rank's device."""
     ranks: Mapping[str, Any] | None = None
-    """Straggler report by part of a step, in seconds; None for a single rank."""
+    """Straggler report for each part of a step, in seconds; None for a single rank."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the row of metrics.jsonl."""

@@ -90,7 +90,7 @@ class RunLog:
         if not self._writes:
             return
         if not self._is_open:
-            # No step was left to train, so earlier rows of this iteration stay, except this very one.
+            # No step was left to train, so earlier rows of this iteration are kept, except this one.
             self._open_files(
                 lambda row: row["iteration"] <= iteration and (row["iteration"], row.get("part")) != (iteration, part)
             )

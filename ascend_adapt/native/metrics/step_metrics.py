@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class StragglerReport:
-    """Straggler report of one part of a step: least, median and most seconds over the ranks, and the slowest rank."""
+    """Straggler report of one part of a step: the ranks' minimum, median and maximum seconds, and the slowest rank."""
 
     least: float
     median: float

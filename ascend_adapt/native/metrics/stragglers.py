@@ -1,6 +1,6 @@
-"""Straggler detection: a slow rank makes all others wait and every step long.
+"""Straggler detection: a slow rank makes all others wait and slows every step.
 
-The step time is the same on all ranks, whichever is slow. So two parts are timed in which no rank waits for another:
+The step time is the same on all ranks, whichever is slow. So two parts are timed, in which no rank waits for another:
 loading the samples, and the first MLP of the forward pass up to its second matrix, which is the same work on every
 rank. Neither synchronizes the host with the device: events are read at the end of a log interval.
 """
@@ -23,14 +23,14 @@ from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.mesh import Mesh
 
 KEPT = 32
-"""Last steps of an interval that are timed."""
+"""Number of steps timed at the end of an interval."""
 SLOW = 1.5
 LEAST_S = {"samples": 2e-3, "mlp": 2e-4}
 LEAST_STEPS = 8
 """A rank is slow if it takes SLOW times the median and LEAST_S seconds more, over LEAST_STEPS steps or more."""
 SHARE = 0.1
-"""Least share of a step that a rank slow in getting its samples makes the others wait."""
-PARTS = {"samples": "getting its samples", "mlp": "the first MLP of a step"}
+"""Minimum share of a step that the others wait for a rank that is slow to load its samples."""
+PARTS = {"samples": "loading its samples", "mlp": "the first MLP of a step"}
 
 
 class StepTimes:

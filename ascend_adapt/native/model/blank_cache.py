@@ -61,6 +61,6 @@ class BlankCache(KeyValueCache):
         self._prefix_end = self._prefix_end[rows]
 
     def _columns(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the columns of the next tokens in the tables, whose last one stands for all generated tokens."""
+        """Return the columns of the next tokens in the tables, whose last column is for all generated tokens."""
         columns = torch.arange(self.length, self.length + tokens.shape[1], device=tokens.device)
         return columns.clamp(max=self._positions.shape[1] - 1)

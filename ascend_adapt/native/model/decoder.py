@@ -24,7 +24,7 @@ IGNORE_INDEX = -100
 
 
 class Objective(Protocol):
-    """The loss of the last stage, where it is not the language modelling loss."""
+    """The loss of the last stage, if it is not the language modelling loss."""
 
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor, tp: TensorParallel, rows: Rows, *, training: bool
@@ -34,7 +34,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """What the loss of a batch is computed from."""
+    """Inputs from which the loss of a batch is computed."""
 
     labels: torch.Tensor
     """int64 [B, S]."""
@@ -122,7 +122,7 @@ class Decoder(nn.Module):
         self.copies: ComputeWeights | None = None
         self.objective: Objective | None = None
         self.may_defer = not model.rms_eps_on_root
-        """Whether a fused block leaves its last residual add to the next norm; FSDP may have freed its bias by then."""
+        """Whether a fused block leaves its last residual add to the next norm; not if FSDP may have freed its bias."""
         self.fused = False
         if first:
             self.embedding = Embedding(model, tp)
@@ -165,7 +165,8 @@ class Decoder(nn.Module):
             labels: int64 [B, S]; without labels the last stage returns logits [B, S, V / tensor ranks].
             loss_mask: [B, S], 0 where a label is ignored. The loss is the mean over the others.
             masked_out: bool [B, S, S], True = masked out; None: causal.
-            prefix: int64 [B], the length of the part that every token attends to; causal after it. Without masked_out.
+            prefix: int64 [B], the length of the prefix that every token attends to; causal after it. Not with
+            masked_out.
             answers: int64 [B], for an ``objective`` that needs them.
             cache: KV cache of the tokens before x, for generation. Positions and mask follow from it; x is appended.
             logits_to_keep: number of final tokens whose logits are returned; None returns all.

@@ -1,4 +1,4 @@
-"""Dropout under tensor parallelism: the same masks where ranks hold the same activations, different ones elsewhere.
+"""Dropout under tensor parallelism: the same masks if ranks hold the same activations, otherwise different ones.
 
 Masks depend on the default generators alone. Activation checkpointing restores these, so recomputation draws the same
 masks again. They differ from Megatron's, and from one mesh to another.
@@ -18,7 +18,7 @@ from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 @contextmanager
 def rank_rng(tp: TensorParallel, device: torch.device) -> Iterator[None]:
-    """Fork the device's generator for this tensor-parallel rank; restored afterwards, so ranks stay in step."""
+    """Fork the device's generator for this tensor-parallel rank; restored afterwards, so that ranks agree."""
     if tp.size == 1:
         yield
         return

@@ -13,12 +13,12 @@ class KeyValueCache:
 
     Args:
         capacity: tokens of a row, padding included.
-        padding: int64 [B], how many padding tokens each row begins with; None: none does, so that attention needs no
-            mask and the fused causal kernels serve it.
+        padding: int64 [B], number of padding tokens at the start of each row. None: no padding, so attention
+            needs no mask and can use the fused causal kernels.
     """
 
     position_steps = (1, 0)
-    """What is added to a row's position and block position for each generated token."""
+    """Increments of a row's position and block position for each generated token."""
 
     def __init__(self, capacity: int, padding: torch.Tensor | None = None) -> None:
         self.capacity, self.padding = capacity, padding
@@ -31,7 +31,7 @@ class KeyValueCache:
         return places if self.padding is None else (places - self.padding[:, None]).clamp(min=0)
 
     def block_position_ids(self, tokens: torch.Tensor) -> torch.Tensor | None:
-        """Return the positions of the next ``tokens`` inside a blank, int64 [B, S]; None: they are in none."""
+        """Return the positions of the next ``tokens`` inside a blank, int64 [B, S]; None: outside a blank."""
         return None
 
     def masked_out(self, count: int) -> torch.Tensor | None:
@@ -65,8 +65,8 @@ class KeyValueCache:
 class FixedShapeCache(KeyValueCache):
     """Cache for steps of one token whose shapes never change, so that a device can replay a step as a graph.
 
-    Attention covers all ``capacity`` columns; those without a token are masked. What changes from step to step is in
-    tensors, which ``fill`` and ``advance`` change in place.
+    Attention covers all ``capacity`` columns; those without a token are masked. Values that change from step
+    to step are tensors, which ``fill`` and ``advance`` update in place.
 
     Args:
         capacity: tokens of a row, padding included.

@@ -29,12 +29,12 @@ class AttentionContext:
     cache: KeyValueCache | None = None
     """Keys and values of the tokens before x."""
     prefix: torch.Tensor | None = None
-    """int64 [B], the length of the part that all tokens attend to; causal after it. Without masked_out."""
+    """int64 [B], the length of the prefix that all tokens attend to; causal after it. Not with masked_out."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """The output of a row-parallel layer, [B, S, H], that is still to be added to the residual stream."""
+    """The output of a row-parallel layer, [B, S, H], not yet added to the residual stream."""
 
     value: torch.Tensor
     bias: torch.Tensor | None
@@ -96,7 +96,7 @@ class Attention(nn.Module):
         Without ``add_bias`` the caller adds the bias of the output layer.
         """
         if context.cache is not None and x.shape[1] == 1:
-            # The heads that share a key head are its queries: no key is repeated, and no copy made.
+            # The heads that share a key head become its queries, so no key is repeated or copied.
             joined = self.query_key_value(x).view(len(x), self.groups, self.shared + 2, self.model.head_dim)
             query, key, value = joined.split((self.shared, 1, 1), 2)
             attended = self._core_attention(query, key, value, context, causal=False)

@@ -28,7 +28,7 @@ def reduce_scatter(
 
 
 def _named(name: str, before: str) -> Any:
-    """Return a collective by the name of torch 2.13, which deprecates the earlier name, or by the earlier one.
+    """Return a collective by its name in torch 2.13, which deprecates the earlier one, or else by the earlier one.
 
     Looked up at each call: torch_npu and profilers replace it after this module is imported.
     """

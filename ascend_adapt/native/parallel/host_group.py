@@ -26,7 +26,7 @@ class HostGroup:
         """Call ``work`` on every rank and return the results of all, in rank order.
 
         Raises:
-            TrainingError: it failed on some rank; raised on every rank, with the error of the first that failed.
+            TrainingError: it failed on some rank; raised on every rank, with the error of the first rank that failed.
         """
         mine: tuple[T | None, str | None]
         try:
@@ -43,7 +43,7 @@ class HostGroup:
         return [given for given, _ in outcomes]
 
     def numbers(self, mine: Sequence[float]) -> list[list[float]]:
-        """Return every rank's numbers, of which each must have as many; six times as fast as ``together``."""
+        """Return every rank's numbers, equally many on each; six times as fast as ``together``."""
         if self.size == 1:
             return [list(mine)]
         own = torch.tensor(mine, dtype=torch.float64)

@@ -23,9 +23,9 @@ class MasterWeight(nn.Parameter):
     """fp32 master weight of a 16-bit compute weight."""
 
     narrow_gradient: torch.Tensor | None = None
-    """A gradient in the dtype of the compute weight, where nothing was added to it; then ``grad`` is None."""
+    """A gradient in the dtype of the compute weight, if nothing was added to it; ``grad`` is then None."""
     copied_at: int | None = None
-    """Version of this tensor when the compute weight last became its copy."""
+    """Version of this tensor when it was last copied to the compute weight."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Declared(nn.Module):
         super().__init__()
         self.layouts: dict[str, ParameterLayout] = {}
         self.masters: dict[str, nn.Parameter] = {}
-        """Master weights, by name, where the module computes with copies of them."""
+        """Master weights by name, if the module computes with copies of them."""
 
     def declare(self, name: str, shape: tuple[int, ...] | None, layout: ParameterLayout) -> None:
         """Register a parameter with the shape of this rank's shard; None: the module has no such parameter."""
@@ -63,7 +63,7 @@ class Declared(nn.Module):
         setattr(self, name, copy)
 
     def trained(self, name: str) -> nn.Parameter:
-        """Return the trained parameter: the master weights, where there are any."""
+        """Return the trained parameter: the master weight, if there is one."""
         found: nn.Parameter = self.masters.get(name, getattr(self, name))
         return found
 
@@ -78,7 +78,7 @@ class Placed:
     shape: tuple[int, ...]
     """Shape of this tensor-parallel shard, before data-parallel sharding."""
     copy: nn.Parameter | None = None
-    """The compute weight, where it is a copy of all elements of a master weight on this rank."""
+    """The compute weight, if it is a copy of all elements of a master weight on this rank."""
 
     @property
     def local(self) -> torch.Tensor:
@@ -93,7 +93,7 @@ class Placed:
         return local(self.parameter.grad)
 
     def widen_gradient(self) -> None:
-        """Give a gradient the dtype of its parameter, for what adds to it."""
+        """Cast a gradient to the dtype of its parameter, for code that adds to it."""
         narrow = getattr(self.parameter, "narrow_gradient", None)
         if narrow is not None:
             self.parameter.grad = narrow.to(self.parameter.dtype)

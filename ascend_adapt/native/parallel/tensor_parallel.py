@@ -1,9 +1,10 @@
 """Tensor parallelism: linear layers and embeddings with sharded weights, and their collectives.
 
 In a block the first linear layer is column-parallel and the second row-parallel (Megatron-LM, arXiv 1909.08053).
-Between them is the tensor-parallel region, where a rank computes its own heads or channels; ``enter`` and ``leave`` are
-its borders. With sequence parallelism (arXiv 2205.05198) activations outside it are sharded along the sequence, or
-along the batch where its rows divide by the ranks: these shards are contiguous, so collectives need no copies.
+Between them is the tensor-parallel region, where a rank computes its own heads or channels; ``enter`` and
+``leave`` are its boundaries. With sequence parallelism (arXiv 2205.05198) activations outside it are sharded along the
+sequence, or along the batch where its rows divide by the ranks: such shards are contiguous, so collectives need no
+copies.
 
 DTensor is not used for this axis: parameters of different meshes cannot be clipped or stepped together, and its
 operators on an NPU differ from release to release.

@@ -25,8 +25,8 @@ from ascend_adapt.native.parallel.parameters import Declared, MasterWeight, rows
 class ComputeWeights:
     """Compute weights of ``model``, whose parameters are on the meta device; masters are this rank's rows.
 
-    ``dtype`` is the dtype of the copies; ``sums`` is the one in which gradients are accumulated over micro batches and
-    reduced over data-parallel ranks. ZeRO-2 reduces after every backward pass, ZeRO-0 and -1 after the last.
+    ``dtype`` is the dtype of the copies; ``sums`` is the dtype in which gradients are accumulated over micro batches
+    and reduced over data-parallel ranks. ZeRO-2 reduces after every backward pass, ZeRO-0 and -1 after the last.
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh, dtype: torch.dtype, sums: torch.dtype) -> None:
@@ -114,7 +114,7 @@ class _Bucket:
         self._flat: torch.Tensor | None = None
         """The buffer that ``_sums`` are views of."""
         self._pending: tuple[Any, torch.Tensor, torch.Tensor] | None = None
-        """A reduction in flight: its work handle, this rank's part, and its input, which must live as long."""
+        """A reduction in flight: its work handle, this rank's part, and its input, which must outlive it."""
         self._reduced: torch.Tensor | None = None
         self._keeps = self._ranks == 1 and dtype == torch.bfloat16
         """Whether the only gradients of a step stay in 16 bits; fp16's are scaled, and one scale later is too large."""
@@ -161,7 +161,7 @@ class _Bucket:
         return finish
 
     def add_gradients(self, *, is_last: bool, is_only: bool) -> None:
-        """Accumulate the bucket's gradients, which are all there.
+        """Accumulate the bucket's gradients, all of which are ready.
 
         ``is_last``: they are reduced next; ``is_only``: no other pass of the step adds to them.
         """

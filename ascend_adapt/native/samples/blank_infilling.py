@@ -1,4 +1,4 @@
-"""GLM's blank infilling: samples of documents into batches, in which spans are to be filled in.
+"""GLM's blank infilling: samples of documents into batches whose masked spans the model fills in.
 
 A row is part A, the text with a mask for each span, then part B: the spans in random order, each after [sop]. Its
 targets are the spans, each before [eop]. A position of part B is that of its mask; block positions count inside a span.

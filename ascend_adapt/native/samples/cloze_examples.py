@@ -22,7 +22,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Example:
-    """One example: ``number`` is its idx in the file, ``label`` the place of its answer, None if unknown."""
+    """One example: ``number`` is its idx in the file, ``label`` the index of its answer, None if unknown."""
 
     number: Any
     texts: Mapping[str, str]
@@ -50,7 +50,7 @@ def read_examples(cloze: Cloze, part: str) -> list[Example]:
     """Return the examples of train, valid or test; those of test may have no label.
 
     Raises:
-        DataError: the file is missing, or lines of it are wrong; names the file and the lines.
+        DataError: the file is missing or has invalid lines; the message names the file and the lines.
     """
     path = Path(cloze.folder, FILES[part])
     try:
@@ -69,7 +69,7 @@ def read_examples(cloze: Cloze, part: str) -> list[Example]:
         else:
             problems.append(f"{path}:{number}: {found}")
     if problems:
-        more = f"\n{len(problems) - _SHOWN} more lines are wrong" if len(problems) > _SHOWN else ""
+        more = f"\n{len(problems) - _SHOWN} more lines are invalid" if len(problems) > _SHOWN else ""
         raise DataError("\n".join(problems[:_SHOWN]) + more)
     if not examples:
         raise DataError(f"{path}: has no example, expected those of {cloze.task} — correct --data-dir")
@@ -111,7 +111,7 @@ def _example(line: str, form: Format, *, has_label: bool) -> Example | str:
 
 
 def _label(value: Any, form: Format) -> int | None:
-    """Return the place of a label; BoolQ's may be text, and True is not COPA's 1."""
+    """Return the index of a label; BoolQ's may be text, and True is not COPA's 1."""
     if form.labels == (False, True) and isinstance(value, str):
         value = {"false": False, "true": True}.get(value.lower())
     found = [place for place, label in enumerate(form.labels) if type(label) is type(value) and label == value]
@@ -119,6 +119,6 @@ def _label(value: Any, form: Format) -> int | None:
 
 
 def _mirrored(example: Example) -> Example:
-    """Return COPA's example with its choices exchanged."""
+    """Return COPA's example with its choices swapped."""
     texts = {**example.texts, "choice1": example.texts["choice2"], "choice2": example.texts["choice1"]}
     return Example(f"{example.number}m", texts, None if example.label is None else 1 - example.label)

@@ -1,4 +1,4 @@
-"""Samples of documents for GLM: number n is drawn by a generator seeded with n, so it depends on nothing else.
+"""Samples of documents for GLM: sample n is drawn by a generator seeded with n alone.
 
 Source: THUDM/GLM@4f61ed72 data_utils/datasets.py (split_ds, BlockDataset) and configure_data.py (get_split); the same
 random draws in the same order.

@@ -1,6 +1,6 @@
 """Loader of blank infilling: the batches of one data-parallel rank, a pure function of their number.
 
-Documents are sampled without end, so the loader never runs out. Batch n of rank r takes the micro batch n * ranks + r
+Documents are sampled indefinitely, so the loader never runs out. Batch n of rank r takes the micro batch n * ranks + r
 of the samples and draws its blanks from a generator seeded with that number, as GLM does on any number of workers.
 """
 
@@ -23,7 +23,7 @@ from ascend_adapt.native.samples.workers import data_loader, end_workers, owned
 from ascend_adapt.native.step.pipeline import MicroBatch
 
 LENGTH_MULTIPLE = 16
-"""Rows are padded to a multiple of it: few shapes, and whole tiles on every device."""
+"""Rows are padded to a multiple of it, for few shapes and full tiles on every device."""
 _ATTEMPTS = 8
 _FIRST_CHUNK = 32
 _RETRY = 1 << 40
@@ -105,7 +105,7 @@ class BlankBatches(torch.utils.data.Dataset[MicroBatch]):
         places = range(number * self._micro, (number + 1) * self._micro)
         for attempt in range(_ATTEMPTS):
             samples = [self._samples[place if self._order is None else self._order[place]] for place in places]
-            # Upstream ends in an error where no sample of a batch has room; another draw is made here.
+            # Upstream raises an error if no sample of a batch has room; here the samples are drawn again.
             rows = self._blanks.rows(samples, number + attempt * _RETRY)
             if any(row.loss_mask.any() for row in rows):
                 return collate(rows, least=self._rows)
@@ -138,7 +138,7 @@ class RandomOrder:
 
 
 class _Counter(torch.utils.data.Sampler[int]):
-    """Whole numbers without end."""
+    """The integers from 0 on, without end."""
 
     def __init__(self, first: int) -> None:
         self._first = first

@@ -1,8 +1,8 @@
-"""Raw text of a GLM run: .jsonl files as GLM reads the Pile, tokenized once into token files beside them.
+"""Raw text of a GLM run: .jsonl files as GLM reads the Pile, tokenized once into token files next to them.
 
-Source: THUDM/GLM@4f61ed72 data_utils/corpora.py (Pile). GLM tokenizes in a hundred processes, so its documents have any
-order; here they have the order of the files. Which documents of a subset it keeps is drawn in those processes too; here
-it follows from the seed.
+Source: THUDM/GLM@4f61ed72 data_utils/corpora.py (Pile). GLM tokenizes in a hundred processes, so the order of
+its documents is arbitrary; here it is that of the files. Those processes also draw which documents of a
+subset to keep; here the seed determines it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def token_prefix(path: str, data: Data) -> Path:
     facts: list[object] = [data.seed]
     for file in (blanks.vocabulary.vocab_file, blanks.vocabulary.merge_file):
         if not Path(file).is_file():
-            raise DataError(f"{file}: no such file, expected GPT-2's vocabulary and merges — name their folder")
+            raise DataError(f"{file}: no such file, expected GPT-2's vocabulary and merges — give their folder")
         facts.append(hashlib.sha256(Path(file).read_bytes()).hexdigest())
     for name in text_files(path):
         status = name.stat()
@@ -121,7 +121,7 @@ def tokenize(path: str, data: Data) -> Path:
 def wait_for_tokens(config: TrainConfig, *, writes: bool) -> None:
     """Tokenize the text of a run on the rank that ``writes``, one on each host; the others wait for its files.
 
-    They look for the files, because a collective would time out before a large corpus is tokenized.
+    They poll for the files, because a collective would time out before a large corpus is tokenized.
     """
     for path in text_paths(config):
         if writes:

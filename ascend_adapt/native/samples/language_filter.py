@@ -28,7 +28,7 @@ class EnglishOnly:
         if self._model is None:
             self._model = _load(self._path)
         text = self._tokenizer.decode(tokens[:_TOKENS].tolist()).replace("\n", "")
-        # Not predict(), which numpy 2 refuses.
+        # Not predict(), which fails with numpy 2.
         return bool(self._model.f.predict(f"{text}\n", 1, 0.0, "strict")[0][1] == "__label__en")
 
 

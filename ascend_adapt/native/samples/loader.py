@@ -69,7 +69,7 @@ class Samples:
         for _ in range(micro_batches):
             part = next(self._micro_batches, None)
             if part is None:
-                raise DataError(f"{self.part}: no sample is left for the next step — give more text, or fewer steps")
+                raise DataError(f"{self.part}: no sample is left for the next step — add text, or reduce the steps")
             parts.append(owned(part))
         names = [*self._names, *(["masked_out"] if "masked_out" in parts[0] else [])]
         return {name: torch.cat([part[name] for part in parts]).to(self.device, non_blocking=True) for name in names}

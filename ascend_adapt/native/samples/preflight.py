@@ -14,7 +14,7 @@ from ascend_adapt.native.samples.cloze_examples import check_examples
 from ascend_adapt.native.samples.glm_text import check_text, load_vocabulary, text_paths
 from ascend_adapt.native.samples.token_files import empty_by_split, prefixes, words_by_part
 
-# Token ids checked at the front of each file; checking all would take as long as reading the corpus.
+# Number of token ids checked at the start of each file; checking all would take as long as reading the corpus.
 _CHECKED_IDS = 1 << 20
 
 
@@ -89,7 +89,7 @@ def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
     rows = config.model.padded_vocab_size
     if largest >= rows:
         raise DataError(
-            f"{prefix}: has the id {largest}, expected ids below the table's {rows} rows — name the vocabulary "
+            f"{prefix}: has the id {largest}, expected ids below the table's {rows} rows — give the vocabulary "
             "that the text was tokenized with"
         )
     return tokens

@@ -1,4 +1,4 @@
-"""torch's DataLoader as every loader of the trainer uses it, and the end of its workers."""
+"""torch's DataLoader with the settings of every loader of the trainer, and the shutdown of its workers."""
 
 from __future__ import annotations
 

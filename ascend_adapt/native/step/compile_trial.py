@@ -12,7 +12,7 @@ from ascend_adapt.kernels import dispatch
 from ascend_adapt.native.parallel.mesh import Mesh
 
 WARM_UP = 6
-"""Steps of each way that do not count: kernels choose their backends, the compiler works, graphs are captured."""
+"""Warm-up steps of each way: kernels choose their backends, the compiler runs, graphs are captured."""
 TIMED = 10
 
 
@@ -34,7 +34,7 @@ class CompileTrial:
         self._seconds: dict[bool, list[float]] = {True: [], False: []}
 
     def step(self, seconds: float, micro_batches: int) -> bool:
-        """Count a step; return whether the next one runs the other way."""
+        """Count a step; return whether to switch for the next one."""
         if self._decided:
             return False
         before, taken = self.compiled, self._seconds[self.compiled]
@@ -50,7 +50,7 @@ class CompileTrial:
         return messages
 
     def _pays(self) -> bool:
-        """Decide whether compiled steps are faster by more than the noise of both."""
+        """Decide whether compiled steps are faster by more than the noise."""
         (on, on_noise), (off, off_noise) = self._agreed(
             *(_median(self._seconds[way][WARM_UP:]) for way in (True, False))
         )

@@ -10,9 +10,9 @@
 ZeRO-3 and offloading to host memory use FSDP2; the rest is ``native.parallel.zero``. One data-parallel rank has nothing
 to shard, but with ZeRO-3 it saves the memory of 16-bit weights of all blocks.
 
-Both shard what tensor parallelism leaves on a rank: FSDP's mesh has one axis and knows nothing of tensor-parallel
-ranks. Seen on 2 x 2 gloo ranks, ZeRO-3: the losses and norms of one process, and checkpoints that load on 1 and 4
-tensor ranks and on 2 data ranks (``native.checkpoint.state`` maps a shard to the full parameter).
+Both shard the tensor-parallel shard of a rank: FSDP's mesh has one axis, without tensor-parallel
+ranks. Tested with ZeRO-3 on 2 x 2 gloo ranks: losses and norms equal those of one process, and checkpoints
+load on 1 and 4 tensor ranks and on 2 data ranks (``native.checkpoint.state`` maps a shard to the full parameter).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Norms:
-    """Norms of some tensors, one per parameter, fp32 [parameters]; the device may still be computing them."""
+    """Norms of tensors, one per parameter, fp32 [parameters]; the device may still be computing them."""
 
     parameters: Sequence[Placed]
     numbers: torch.Tensor
@@ -57,7 +57,7 @@ def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
     """All-reduce partial gradients over tensor-parallel ranks, and a ``tied`` embedding's over its two stages.
 
     Under sequence parallelism norms, biases after row-parallel layers and positions see only a part of the sequence
-    on each rank. Data-parallel reduction has been done before.
+    on each rank. Data-parallel reduction comes before.
     """
     if mesh.parallel.sequence:
         _all_reduce([one for one in parameters if one.layout.partial], mesh.group("tensor"))
@@ -96,7 +96,7 @@ def reduced(
 
 
 def counted_once(loss: torch.Tensor, mesh: Mesh) -> torch.Tensor:
-    """Return the two loss sums, fp32, on the first tensor-parallel rank, and zeros on others, which have the same."""
+    """Return the two loss sums, fp32, on the first tensor-parallel rank, and zeros on its replicas."""
     return loss.float() if mesh.tensor_rank == 0 else torch.zeros_like(loss, dtype=torch.float32)
 
 
@@ -140,7 +140,7 @@ def scale(parameters: Sequence[Placed], factor: torch.Tensor | float) -> None:
 
 
 def clip_factor(norm: torch.Tensor, limit: float) -> torch.Tensor | None:
-    """Return what clips the gradients to a global norm of ``limit``, fp32 [], or None if ``limit`` is 0."""
+    """Return the factor that clips the gradients to a global norm of ``limit``, fp32 []; None if ``limit`` is 0."""
     return (limit / (norm + EPSILON)).clamp(max=1.0) if limit > 0 else None
 
 

@@ -68,7 +68,7 @@ class Optimizer:
         return recorder.optimizer_step(self, self.settings.kind, groups, updates)
 
     def clear_gradients(self) -> None:
-        """Drop all gradients. Each is a view of its bucket's buffer: even an empty one would keep that alive."""
+        """Drop all gradients. Each is a view of its bucket's buffer: even an empty view would keep the buffer alive."""
         for one in self._all:
             one.parameter.grad = None
             one.clear_narrow_gradient()

@@ -1,8 +1,8 @@
-"""A training step as CUDA graphs: the device gets the whole step in two launches, and no longer waits for the host.
+"""A training step as CUDA graphs: two launches for each step, without waiting for the host in between.
 
-One graph has the passes, the other what follows them: norms, clipping and the optimizer. They are captured after a few
-steps in which kernels choose their backends, for each number of micro batches, and replayed with new inputs. What
-changes from step to step without being a sample is in tensors too: the learning rate, and the votes of the ranks.
+One graph has the passes, the other the norms, clipping and the optimizer step. They are captured after a few
+steps in which kernels choose their backends, for each number of micro batches, and replayed with new inputs. Other
+values that change from step to step are tensors too: the learning rate, and the votes of the ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EAGER_STEPS = 3
 KINDS_KEPT = 4
 """A batch size ramp-up has more kinds of step; graphs hold their memory."""
 FREE_SHARE = 0.05
-"""Share of the device's memory that must stay free for what runs beside the graphs, such as an evaluation."""
+"""Share of the device's memory that must stay free for work outside the graphs, such as an evaluation."""
 
 Update = tuple[Any, Any, torch.Tensor]
 """Norms of the gradients, norms of the weights before the step, and the reduced sums."""
@@ -79,7 +79,7 @@ class StepGraphs:
     def run(
         self, batch: Batch, micro_batches: int, lr: float, weight_decay: float, marks: tuple[bool, bool, bool]
     ) -> Update:
-        """Run a step, by its graphs where there are some."""
+        """Run a step, with its graphs if they have been captured."""
         self._lr.fill_(lr)
         if marks != self._marks_on_host:
             self._marks.copy_(torch.tensor(marks, dtype=torch.float32))
@@ -87,7 +87,7 @@ class StepGraphs:
         current = torch.cuda.current_stream(self._mesh.device)
         self._stream.wait_stream(current)
         try:
-            # Kernels and libraries keep their state by stream, so eager steps run in the one that is captured.
+            # Kernels and libraries keep state per stream, so eager steps run on the stream that is captured.
             with torch.cuda.stream(self._stream):
                 return self._run(batch, micro_batches, weight_decay)
         finally:
@@ -123,7 +123,7 @@ class StepGraphs:
         graphs.set_inputs(batch)
         graphs.passes.replay()
         if graphs.update is None and graphs.updates_seen == 0:
-            # Eagerly once: kernels prepare tables of the gradients' addresses, which are new.
+            # Eagerly once: kernels prepare tables of the gradients' new addresses.
             graphs.updates_seen = 1
             graphs.restore_gradients()
             return self._update(graphs.loss, self._lr, weight_decay, self._marks)
@@ -142,7 +142,7 @@ class StepGraphs:
         return (micro_batches, *((name, each.shape, each.dtype) for name, each in sorted(batch.items())))
 
     def _captured(self, key: tuple[Any, ...], batch: Batch, micro_batches: int) -> _Graphs | None:
-        """Capture the passes of a kind of step; None if the device has not enough memory for them."""
+        """Capture the passes of a kind of step; None if the device does not have enough memory for them."""
         assert isinstance(batch, Mapping)
         torch.cuda.synchronize(self._mesh.device)
         torch.cuda.empty_cache()
@@ -151,7 +151,7 @@ class StepGraphs:
             with self._capture(graphs.passes):
                 graphs.loss = self._passes(graphs.inputs, micro_batches)
         except torch.cuda.OutOfMemoryError:
-            why = "the device has not enough memory for them"
+            why = "the device does not have enough memory for them"
         free, total = torch.cuda.mem_get_info(self._mesh.device)
         if not why and free < FREE_SHARE * total:
             why = f"they leave {free / 2**30:.1f} GiB free, less than {FREE_SHARE:.0%}"
@@ -170,7 +170,7 @@ class StepGraphs:
     def _capture(self, graph: torch.cuda.CUDAGraph) -> Any:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        # Other threads, as those of NCCL and of the data loader, may call CUDA meanwhile.
+        # Other threads, such as those of NCCL and the data loader, may call CUDA meanwhile.
         return torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
 
     def _stop(self, why: str) -> None:

@@ -212,12 +212,12 @@ class Trainer:
         return self.config.compile if self._trial is None else self._trial.compiled
 
     def _fuse(self) -> None:
-        """Use the fused kernels where the blocks are not compiled: torch.compile fuses plain operators by itself."""
+        """Use the fused kernels unless the blocks are compiled: torch.compile fuses plain operators itself."""
         for decoder in self.decoders:
             decoder.fuse(not self._compiled and kernels.fuses(self.mesh.device.type))
 
     def _try_compiled(self, seconds: float, micro_batches: int) -> None:
-        """Count a step of the trial of ``--compile``, and switch when it says so."""
+        """Count a step of the trial of ``--compile``, and switch when the trial asks for it."""
         if self._trial is not None and self._trial.step(seconds, micro_batches):
             self._fuse()
             if self.graphs is not None:
@@ -240,7 +240,7 @@ class Trainer:
 
 
 def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
-    """Build this rank's stages in order, sharded and initialised. No device ever holds more than its part of the model.
+    """Build this rank's stages in order, sharded and initialised. No device ever holds more than its shard.
 
     Initialisation keeps one unsharded parameter at a time in host memory.
 

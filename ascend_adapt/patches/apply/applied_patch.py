@@ -1,4 +1,4 @@
-"""Applied patches: how each kind is applied at one place, recognised later, and undone."""
+"""Applied patches: how each kind is applied at one location, recognised later, and undone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class AppliedPatch(ABC):
         return any(value is mine for mine in self.values)
 
     def is_current(self) -> bool:
-        """Return whether the patch is in place and its target is still that place: a reload creates new classes."""
+        """Return whether the patch is in place and its target is still that object: a reload creates new classes."""
         try:
             return self.holds() and self._is_at(self._located())
         except PatchDrift:
@@ -199,7 +199,7 @@ class Entry(AppliedPatch):
 
 
 def _is_shadowed(mapping: MutableMapping[Any, Any], key: Any) -> bool:
-    """Return whether a new value would shadow the present one, as in a ChainMap, instead of replacing it."""
+    """Return whether a new value would shadow the existing one, as in a ChainMap, instead of replacing it."""
     if isinstance(mapping, dict):
         return False
     value = mapping[key]
@@ -212,7 +212,7 @@ def _is_shadowed(mapping: MutableMapping[Any, Any], key: Any) -> bool:
 
 
 def _at_home(function: Any, target: Target) -> Any:
-    """Copy ``function`` under the name of ``target``, so that it can be pickled by that name."""
+    """Copy ``function`` with the name of ``target``, so that it can be pickled by that name."""
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(_at_home(function.__func__, target))
     copy = FunctionType(

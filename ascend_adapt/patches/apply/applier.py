@@ -100,7 +100,7 @@ class Applier:
         return Rewritten(patch, module, place, function, code)
 
     def _slot_at(self, place: Place) -> Slot:
-        """Return the slot of a place; a module that re-exports a function shares the slot of its home module."""
+        """Return the slot of a location; a module that re-exports a function shares the slot of its home module."""
         self.slots = [slot for slot in self.slots if slot.layers]
         for slot in self.slots:
             is_same = slot.place.owner is place.owner and slot.place.name == place.name
@@ -123,7 +123,7 @@ def _changed(patch: Patch, original: Any) -> Any:
 
 
 def _give_way(patch: Patch, other: ThirdPartyChange) -> None:
-    """Refuse a patch that would replace the function of a third-party patcher; a wrap is put on top of it.
+    """Reject a patch that would replace the function of a third-party patcher; a wrap is put on top of it.
 
     Raises:
         NotNeeded: the patch is for speed only.

@@ -163,7 +163,7 @@ def undo(records: Sequence[PatchRecord], applier: Applier, finder: ProvidingFind
                 continue
             chain(swaps, applier.undo(application))
             homes.append(application.module)
-            record.set("reverted", "" if patch.reversible else "what it did cannot be undone")
+            record.set("reverted", "" if patch.reversible else "its effects cannot be undone")
         record.applications.clear()
     if swaps:
         aliases.rebind(swaps, aliases.all_modules(), homes)

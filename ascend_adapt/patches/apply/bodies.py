@@ -1,4 +1,4 @@
-"""Bodies: checks that a function is upstream's own, unwrapped, and one that the patch was written for."""
+"""Bodies: checks that a function is upstream's own, not wrapped, and a known version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: patches that want to change a place where only one is allowed."""
+"""Claims: patches that change a location where only one is allowed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Claims:
             self._claims.setdefault(place, []).append(record)
 
     def refuse_second(self, record: PatchRecord) -> None:
-        """Refuse a patch that conflicts with an applied one; versions may become known only at import.
+        """Reject a patch that conflicts with an applied one; versions may become known only at import.
 
         Raises:
             PatchConflict: another patch is applied at the same place.

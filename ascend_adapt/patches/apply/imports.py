@@ -66,7 +66,7 @@ class ImportWatch:
             sys.meta_path.remove(self)
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> None:
-        """Find nothing; see the class."""
+        """Find nothing; the class docstring has the reason."""
         above, root = fullname.rpartition(".")[0], fullname.partition(".")[0]
         if root in self._code_bases and root not in self._begun and _has_code(above):
             self._begun.add(root)

@@ -119,14 +119,14 @@ def _asked_by(hosts: tuple[CodeBase, ...]) -> bool:
 
 
 def _folders_around(script: Path) -> list[Path]:
-    """Return the folders around a script, up to site-packages: tools of a code base are in its subfolders."""
+    """Return the folders around a script, up to site-packages: a code base has its tools in subfolders."""
     folders = list(script.parents)
     libraries = ("site-packages", "dist-packages")
     return folders[: next((depth for depth, folder in enumerate(folders) if folder.name in libraries), len(folders))]
 
 
 def _is_lent(patch: Patch) -> bool:
-    """Return whether the importing code may see the module; with ``importers``, only during its own import."""
+    """Return whether the importing code may see the module; with ``importers``, only during their own import."""
     if not patch.importers:
         return True
     importer = sys.modules.get(_asking().get("__name__", ""))

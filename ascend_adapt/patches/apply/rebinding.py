@@ -1,4 +1,4 @@
-"""Rebinding: aliases of a target that were made before the patch get the patched object."""
+"""Rebinding: aliases of a target created before the patch get the patched object."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _possible_holders(swaps: Swaps, imported: ModuleType | None) -> list[ModuleT
 
 
 def _follow_in_borrower(application: AppliedPatch) -> None:
-    """A function borrowed from another package is patched for the borrowing package only."""
+    """Rebind aliases of a function borrowed from another package, in the borrowing package only."""
     if isinstance(application.place.owner, ModuleType):
         root = f"{application.patch.target.root}."
         own = [module for module in aliases.all_modules() if f"{module.__name__}.".startswith(root)]
@@ -54,5 +54,5 @@ def _note_out_of_reach(applier: Applier, changed: Iterable[PatchRecord], swaps: 
         holders = [text for key in record.applications[-1].swaps for text in held.get(key, ())]
         if holders:
             kinds = ", ".join(f"{kind} ({n} times)" if n > 1 else kind for kind, n in Counter(holders).items())
-            note = f"applied after its import; {len(holders)} places keep the original: {kinds}"
+            note = f"applied after its import; {len(holders)} references keep the original: {kinds}"
             record.reason = f"{record.reason}; {note}" if record.reason else note

@@ -62,7 +62,7 @@ def inherited(place: Place) -> Any:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not args:
-            return value(**kwargs)  # raises what the original does without self
+            return value(**kwargs)  # raises the original's error without self
         return getattr(super(owner, args[0]), name)(*args[1:], **kwargs)
 
     def call_static(*args: Any, **kwargs: Any) -> Any:
@@ -163,7 +163,7 @@ def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> Callable[...
         @_as(original)
         def call_bound(*args: Any, **kwargs: Any) -> Any:
             if not args:
-                return original(**kwargs)  # raises what the original does without self
+                return original(**kwargs)  # raises the original's error without self
             return wrapper(bind(args[0]), args[0], args[1:], kwargs)
 
         return call_bound

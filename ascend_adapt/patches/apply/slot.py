@@ -15,7 +15,7 @@ from ascend_adapt.patches.declare.target import MISSING, Place, standing
 
 @dataclass(eq=False)
 class Slot:
-    """Slot: the original at one place, its patches from the innermost out, and the resulting head.
+    """Slot: the original at one location, its patches from the innermost out, and the resulting head.
 
     Weak references keep earlier heads, whose aliases may have to be rebound.
     """
@@ -43,11 +43,11 @@ class Slot:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether aliases of the original elsewhere are independent of this place."""
+        """Whether aliases of the original elsewhere are independent of this location."""
         return self.place.inherited or is_borrowed(underlying(self.original), self.place)
 
     def is_ours(self) -> bool:
-        """Return whether the place still has the head."""
+        """Return whether the location still has the head."""
         return standing(self.place.owner, self.place.name) is self.head
 
     def put(self, patch: Patch) -> Swaps:

@@ -1,4 +1,4 @@
-"""Third-party patchers: identify their functions in place of upstream's, and functions inside wrappers."""
+"""Third-party patchers: identify their functions that replace upstream's, and functions inside wrappers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEPTH = 8
 class ThirdPartyPatcher:
     """Package that changes the code of other packages at run time.
 
-    ``modules`` define the functions that it sets; ``leave_out`` is an instruction for users that avoids it.
+    ``modules`` define the functions that it sets; ``leave_out`` is an instruction for users on how to avoid it.
     """
 
     name: str

@@ -36,7 +36,7 @@ class Call:
         return bound.arguments[name] if name in bound.arguments else bound.signature.parameters[name].default
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Pass another value for an argument; raises what ``__getitem__`` raises."""
+        """Pass another value for an argument; raises like ``__getitem__``."""
         bound = self._bound(name)
         bound.arguments[name] = value
         self.args, self.kwargs = bound.args, bound.kwargs
@@ -46,8 +46,8 @@ class Call:
         if name not in signature.parameters:
             own = f"{getattr(self.wrapped, '__qualname__', 'the target')}({', '.join(signature.parameters)})"
             raise PatchDrift(
-                f"{own}: has no parameter {name!r}, which a patch of it uses — the code base has changed; --disable "
-                "the patch, or use a version that it is for"
+                f"{own}: has no parameter {name!r}, which its patch uses — the code base has changed; "
+                "--disable the patch, or use a version that it supports"
             )
         return signature.bind(*self.args, **self.kwargs)
 

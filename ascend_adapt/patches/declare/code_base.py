@@ -35,7 +35,7 @@ class CodeBase:
                 )
 
     def owns(self, folder: Path) -> str:
-        """Return ``""`` if ``folder`` contains this code base, else which marker is missing or unexpected."""
+        """Return ``""`` if ``folder`` contains this code base, else the marker that is missing or unexpected."""
         for marker in self.present:
             if not (folder / marker).exists():
                 return f"{marker} is not in {folder}"

@@ -49,8 +49,8 @@ class Status:
     """Status of this process: the outcomes of all patches, in the order in which they apply.
 
     ``device`` is the detected or requested device kind and ``device_reason`` the reason; ``problems`` has one message
-    for each unusable plugin; ``beside`` names third-party patchers that this process has loaded. ``programs`` has one
-    sentence for each plugin that adapted a program which no patch names.
+    for each unusable plugin; ``beside`` names third-party patchers that this process has loaded. ``programs``
+    has one sentence for each plugin that adapted a program without a patch of its own.
     """
 
     outcomes: tuple[Outcome, ...] = ()

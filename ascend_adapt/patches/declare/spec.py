@@ -223,9 +223,9 @@ def provide(
     """Return a decorator whose function ``def f(module)`` fills a module that does not exist otherwise.
 
     A real module always wins. With ``host``, only this code base sees the provided module. With ``importers`` (module
-    names), only these modules see it, and only during their own import, so that nothing else mistakes it for the real
-    one. With ``instead`` as well, they see it even where a real module exists; later imports get the real one.
-    ``seen_by`` receives the globals of the importing code and returns whether that code sees the module.
+    names), only these modules see it, and only during their own import, so that other code does not mistake
+    it for the real one. With ``instead`` as well, they see it even where a real module exists; later imports get the
+    real one. ``seen_by`` receives the globals of the importing code and returns whether that code sees the module.
     """
     lent_to = words(importers, f"provide {target} importers=")
     if instead and not lent_to:

@@ -12,8 +12,8 @@ from ascend_adapt.patches.declare.target import Target
 class Symptom:
     """Symptom of a fault: expressions or statements, any of which shows the fault in the source of ``at``.
 
-    ``at`` is a module, class, function or assignment, by default the target of the patch. Without fragments, ``reason``
-    says why no syntax shows the fault; the suite then reports it as not judged.
+    ``at`` is a module, class, function or assignment, by default the target of the patch. Without fragments,
+    ``reason`` explains why no syntax shows the fault; the suite then reports it as not judged.
     """
 
     fragments: tuple[str, ...]

@@ -121,7 +121,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
     if not isinstance(value, ast.AST):
-        return ascii(value)  # which characters repr() escapes depends on Python's version
+        return ascii(value)  # the characters that repr() escapes depend on Python's version
     fields = {name: getattr(value, name, None) for name in value._fields if name not in _IGNORED}
     if isinstance(value, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         fields["body"] = value.body[ast.get_docstring(value, clean=False) is not None :]
@@ -145,7 +145,7 @@ def parse_fragment(text: str, subject: str) -> ast.expr | ast.stmt:
     except SyntaxError as error:
         raise PatchSpecError(f"{subject}: {text!r} is not Python: {error.msg}") from error
     if len(body) != 1:
-        raise PatchSpecError(f"{subject}: {text!r} holds {len(body)} statements, expected one expression or statement")
+        raise PatchSpecError(f"{subject}: {text!r} has {len(body)} statements, expected one expression or statement")
     statement = body[0]
     return statement.value if isinstance(statement, ast.Expr) else statement
 

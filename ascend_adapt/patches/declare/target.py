@@ -23,7 +23,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Return the target that ``text`` names.
+        """Return the target that ``text`` describes.
 
         Raises:
             PatchSpecError: ``text`` is not of the form ``package.module`` or ``package.module:Class.attribute``.
@@ -113,7 +113,7 @@ def standing(owner: Any, name: str) -> Any:
         return value
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a deprecation of the name concerns its callers
+            warnings.simplefilter("ignore")  # a deprecation of the name is for its callers
             return getattr(owner, name, MISSING)
     except Exception as error:  # a lazy import may raise anything
         raise PatchDrift(f"{owner.__name__}:{name}: reading it raised {type(error).__name__}: {error}") from error

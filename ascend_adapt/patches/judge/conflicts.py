@@ -1,4 +1,4 @@
-"""Conflicts: two patches that change a place where only one is allowed."""
+"""Conflicts: two patches that change a location where only one is allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ascend_adapt.patches.declare.spec import Patch, Registered
 
 
 def conflict_text(one: Registered, other: Registered) -> str:
-    """Return the message for two patches that change the same place."""
+    """Return the message for two patches that change the same location."""
     return (
         f"{exclusive_place(one.patch)}: {one} and {other} both change it, expected one of them — disable "
         f"{one.full_name} or {other.full_name}"
@@ -14,5 +14,5 @@ def conflict_text(one: Registered, other: Registered) -> str:
 
 
 def exclusive_place(patch: Patch) -> str:
-    """Return the place that no other patch may change, or ``""`` for kinds that can be combined."""
+    """Return the location that no other patch may change, or ``""`` for kinds that can be combined."""
     return patch.place if patch.kind in ("entry", "replace", "rewrite") else ""

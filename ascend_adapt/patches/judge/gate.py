@@ -109,7 +109,7 @@ def _judge_host(host: CodeBase, target: Target, installation: Installation) -> V
     if foreign:
         return Verdict(False, f"is for {host}: {foreign}", f"{target.root if home is folder else host.root} in {home}")
     if any((home / name).exists() for name in (target.root, f"{target.root}.py")):
-        return Verdict(False, f"is for {host}: {target.root} is taken from {folder}", f"{target.root} in {folder}")
+        return Verdict(False, f"is for {host}: {target.root} is imported from {folder}", f"{target.root} in {folder}")
     return _once_begun(host, installation)
 
 

@@ -1,4 +1,4 @@
-"""Installations: where a target is and in which version, in this process or in a source tree."""
+"""Installations: the location and version of a target, in this process or in a source tree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Version:
 
 
 class Installation(Protocol):
-    """What the gate reads; ``gains_paths``: a missing package may appear once a script has changed sys.path."""
+    """Facts that the gate reads; ``gains_paths``: a missing package may appear once a script has changed sys.path."""
 
     gains_paths: bool
 
@@ -46,7 +46,7 @@ class Installation(Protocol):
         """Return whether code of the top-level package ``root`` has run, not just been installed."""
 
     def runs_a_script_of(self, code_base: CodeBase) -> bool:
-        """Return whether the main script of this process lies in a code base, which is code of it that runs."""
+        """Return whether the main script of this process is in a code base, so that code of it is running."""
 
 
 def is_complete(module: ModuleType) -> bool:
@@ -72,7 +72,7 @@ def missing_module(target: Target, is_complete: Callable[[str], bool]) -> str:
 
 
 def packages_named(name: str, packages: Iterable[str]) -> tuple[str, ...]:
-    """Return those of ``packages`` that ``name`` denotes: ``megatron-core`` is ``megatron.core``."""
+    """Return those of ``packages`` that ``name`` refers to: ``megatron-core`` is ``megatron.core``."""
     return tuple(package for package in packages if _canonical(package) == _canonical(name))
 
 
@@ -81,7 +81,7 @@ def _own_packages(name: str, target: Target, of_hosts: Collection[str]) -> tuple
 
 
 def _recorded_version(name: str, own: Sequence[str]) -> str | None:
-    """The version of the distribution ``name``, unless the packages ``own`` come from another place."""
+    """Return the version of the distribution ``name``, unless the packages ``own`` come from elsewhere."""
     return probe.owning_version(name, own[0]) if own else probe.distribution_version(name)
 
 
@@ -90,7 +90,7 @@ def _canonical(name: str) -> str:
 
 
 class ThisProcess:
-    """What is installed and imported in this process.
+    """The packages installed and imported in this process.
 
     The version of a package is its ``__version__`` if loaded, else that of the distribution that owns its files.
     ``complete(module)`` returns whether all code of a loaded module has run; ``begun(root)`` whether any code of a
@@ -106,7 +106,7 @@ class ThisProcess:
         """As in Installation."""
         own = _own_packages(name, target, of_hosts)
         if own and own[0] not in target.packages and not self.has_begun(own[0].partition(".")[0]):
-            # The script may still add a path with another version; none is needed before that.
+            # The script may still add a path with another version; no version is needed before that.
             return Version(None, later=True)
         said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
         recorded = _recorded_version(name, own)

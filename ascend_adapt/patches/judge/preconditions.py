@@ -1,4 +1,4 @@
-"""Preconditions on the target of a patch: checked on source by the static judgement, and on objects at apply time."""
+"""Preconditions on the target of a patch: checked in source by the static judgement, and on objects at apply time."""
 
 from __future__ import annotations
 

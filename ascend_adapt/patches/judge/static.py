@@ -1,4 +1,4 @@
-"""Static judgement: the expected outcome of a patch, from source files alone; nothing is imported."""
+"""Static judgement: the expected outcome of a patch, from source files alone; no target is imported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _outcome(one: Registered, device: str, hosts: Mapping[str, CodeBase], tree: 
 
 
 def conflicts(registered: Sequence[Registered], outcomes: Sequence[Outcome]) -> list[str]:
-    """Return one message for each pair of armed patches that change the same place."""
+    """Return one message for each pair of armed patches that change the same location."""
     claims: dict[str, Registered] = {}
     messages = []
     for one, outcome in zip(registered, outcomes, strict=True):
@@ -68,7 +68,7 @@ def conflicts(registered: Sequence[Registered], outcomes: Sequence[Outcome]) -> 
 
 
 def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
-    """Where the target is: in ``tree`` if that has its package, else where it is installed, else None."""
+    """Return the tree of the target: ``tree`` if that has its package, else the installed one, else None."""
     if patch.host_script is not None:
         return tree if tree is not None and (tree.root / patch.host_script).is_file() else None
     if tree is not None and tree.folder(patch.target.root) is not None:
@@ -124,9 +124,9 @@ def _may_be_lazy(target: Target, tree: SourceTree) -> bool:
 
 
 def _names_given(getattr_: syntax.Definition) -> set[str] | None:
-    """Return the only names that a module's ``__getattr__`` gives; None if its source does not list them.
+    """Return all names that a module's ``__getattr__`` defines; None if its source does not list them.
 
-    It does if every statement is ``if name == "..."``, but for the docstring and an AttributeError at the end.
+    It does if every statement is ``if name == "..."``, except for the docstring and an AttributeError at the end.
     """
     *body, last = getattr_.body
     raised = last.exc if isinstance(last, ast.Raise) else None
@@ -205,7 +205,7 @@ def find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Fo
     """Return what ``tree`` binds at ``path`` in ``module``, as ``definitions`` does.
 
     Raises:
-        PatchDrift: the module is not there, or does not parse.
+        PatchDrift: the module is missing, or does not parse.
     """
     source = tree.source_of(module)
     if source is None:
@@ -223,7 +223,7 @@ def find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Fo
 
 
 def _origins(base: ast.expr, parsed: ast.Module, module: str, source: Path) -> list[tuple[str, str]]:
-    """Where a base class may come from, as modules and names: its own module, or those it is imported from."""
+    """Return the possible origins of a base class, as modules and names: its module, or those it is imported from."""
     if not isinstance(base, ast.Name):
         return []
     origins = []

@@ -14,7 +14,7 @@ from bench.gpu.peers import hugging_face, loop
 
 
 def plain(config: Any, clock: Clock, *, compiled: bool = False) -> None:
-    """As a user's script runs it; ``compiled``: the model under torch.compile."""
+    """As in a user's script; ``compiled``: the model under torch.compile."""
     loop.start_ranks(clock.on_gpu)
     if not clock.on_gpu:
         os.environ["DS_ACCELERATOR"] = "cpu"

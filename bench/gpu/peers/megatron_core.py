@@ -1,8 +1,8 @@
 """Unmodified Megatron-core (0.19.2): local layer spec, its DDP, its mixed-precision optimizer and, in a pipeline, its
 1F1B schedule, without and with ``ascend_adapt.enable()``.
 
-Weights are bf16 with fp32 master weights, gradients are reduced in fp32, the head is tied. The mask is the one that its
-data loader makes. On a CPU, to try this file, it runs only with ``enable()``: upstream asks CUDA for its device.
+Weights are bf16 with fp32 master weights, gradients are reduced in fp32, the head is tied. The mask is that
+of its data loader. On a CPU, to try this file, it runs only with ``enable()``: upstream gets its device from CUDA.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.gpu.peers import loop
 
 
 def plain(config: Any, clock: Clock) -> None:
-    """As upstream's training loop runs it; its local layers have no sequence parallelism without apex."""
+    """As in upstream's training loop; its local layers have no sequence parallelism without apex."""
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"  # upstream asks for it
     import torch
 

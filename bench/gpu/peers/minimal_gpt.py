@@ -1,4 +1,4 @@
-"""A minimal GPT-2 in plain PyTorch: SDPA, one torch.compile of the whole model, autocast to bf16, fused AdamW.
+"""A minimal GPT-2 in plain PyTorch: SDPA, one torch.compile of the full model, autocast to bf16, fused AdamW.
 
 torch of the machine, no other package. Weights are fp32, activations bf16, the head is tied.
 """
@@ -12,7 +12,7 @@ from bench.gpu.peers import loop
 
 
 def train(config: Any, clock: Clock) -> None:
-    """Train it, compiled."""
+    """Train the model, compiled."""
     import torch
 
     from ascend_adapt.native import device as devices

@@ -82,7 +82,7 @@ def test_a_pipeline_has_no_zero_stage_above_1(stages, shown, tmp_path, monkeypat
     (tmp_path / "20B.yml").write_text(NEOX.replace('"pipe_parallel_size": 0', f'"pipe_parallel_size": {stages}'))
     choices, why_not = job_of("deepy.py", "train.py", "20B.yml", nproc=4 * stages).choices()
     assert "zero" not in choices
-    assert f"ZeRO stage: 2 data-parallel ranks, {shown}: no higher stage than 1" in why_not
+    assert f"ZeRO stage: 2 data-parallel ranks, {shown}: no stage above 1" in why_not
 
 
 def test_deepspeeds_json_keeps_the_samples_of_a_step(tmp_path, monkeypatch):
@@ -148,5 +148,5 @@ def test_a_file_that_is_nested_too_deeply_is_no_traceback(tmp_path, monkeypatch)
 
 def test_a_job_whose_options_are_in_its_script_is_refused_with_what_to_change():
     argv = ["--device", "npu-emulated", "--full-size", "--fit", "bash", "pretrain.sh"]
-    with pytest.raises(LaunchError, match=r"change by hand: recomputation: .*; micro batch: .*; ZeRO stage: "):
+    with pytest.raises(LaunchError, match=r"change these yourself: recomputation: .*; micro batch: .*; ZeRO stage: "):
         search.run(requests.parse(argv), *requests.trial_of(argv), {})

@@ -148,13 +148,14 @@ def test_variables_of_a_pod_are_not_overlooked_in_silence(environ, ranks):
     assert (f"--nnodes {ranks} --node-rank 1" in overlooked(environ)) is bool(ranks)
 
 
+@pytest.mark.usefixtures("needs_torch")
 def test_torchrun_around_ascend_run_is_refused(tmp_path):
     (tmp_path / "train.py").write_text("open('ran', 'w').close()\n")
     inner = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "train.py"]
     outer = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     job = subprocess.run([*outer, *inner], cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert job.returncode == 1
-    assert "another launcher starts ascend-run 2 times, and each would start a whole job" in job.stderr
+    assert "another launcher starts ascend-run 2 times, and each would start the full job" in job.stderr
     assert not (tmp_path / "ran").exists()
 
 
@@ -166,6 +167,7 @@ def test_the_first_of_slurms_nodelist(text, first):
     assert first_of_nodelist(text) == first
 
 
+@pytest.mark.usefixtures("needs_torch")
 def test_two_machines_started_by_hand(ascend_run, background, tmp_path):
     (tmp_path / "train.py").write_text(
         "import os\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"

@@ -49,7 +49,7 @@ def test_a_duplicate_is_named(again):
 
 
 def test_a_hostfile_without_a_host():
-    with pytest.raises(LaunchError, match="names no host"):
+    with pytest.raises(LaunchError, match="lists no host"):
         slots("# nothing\n")
 
 

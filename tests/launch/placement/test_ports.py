@@ -20,6 +20,7 @@ def test_jobs_at_once_never_share_a_port():
             one.close()
 
 
+@pytest.mark.usefixtures("needs_torch")
 def test_nobody_is_given_the_port_and_rank_0_can_listen_on_it():
     with Ports() as held:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

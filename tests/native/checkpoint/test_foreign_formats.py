@@ -62,7 +62,7 @@ CONTENTS = {
         "holds .removing-iter_0000004, whose removal was interrupted: rename it to iter_0000004 to use it",
     ),
     "native, renamed": ("best/SHA256SUMS", "holds best, a native checkpoint whose folder is not named iter_N"),
-    "a tracker alone": (LATEST, f"holds {LATEST}, but not the checkpoint that it names"),
+    "a tracker alone": (LATEST, f"holds {LATEST}, but not the checkpoint that it refers to"),
     "other files": ("b a e/f d c", "holds a, b, c and 2 more, not of a native run"),
 }
 LOGS = """config.yaml metrics.jsonl evaluations.jsonl tensorboard/events.out.tfevents.1 rank-0.log rank-12.log job.json

@@ -61,7 +61,7 @@ def test_slow_rank_is_named_once():
 
     assert interval(4) == []  # too few steps
     assert interval(8) == [
-        "warning: iteration 10: rank 2 is slow in getting its samples: 80.00 ms, the median of the ranks is 1.00 ms, "
+        "warning: iteration 10: rank 2 is slow in loading its samples: 80.00 ms, the median of the ranks is 1.00 ms, "
         "the least 1.00 ms"
     ]
     assert interval(8) == []
@@ -109,7 +109,7 @@ def test_slow_rank_of_a_job_is_found(settings, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (row,) = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    for part, what in (("samples", "getting its samples"), ("mlp", "the first MLP of a step")):
+    for part, what in (("samples", "loading its samples"), ("mlp", "the first MLP of a step")):
         assert row["ranks"][part]["slowest"] == 1
         assert row["ranks"][part]["most"] > 0.02 > row["ranks"][part]["least"]
         assert f"warning: iteration 8: rank 1 is slow in {what}: " in done.stdout

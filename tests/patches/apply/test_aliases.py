@@ -251,7 +251,7 @@ def test_a_late_apply_names_what_it_cannot_reach(site: Site, enable: Enable) -> 
 
     calls: list[Any] = []
     reason = enable(counting("upstream:f", calls))["counting"].reason
-    assert "3 places keep the original" in reason
+    assert "3 references keep the original" in reason
     assert "a closure cell" in reason
     assert "functools.partial" in reason
     assert client.f is upstream.f
@@ -287,7 +287,7 @@ def test_several_late_wraps_of_one_function_say_nothing_of_each_other(site: Site
     import upstream  # noqa: F401
 
     status = enable(*(counting(f"upstream:{path}", [], name=f"{path}{n}") for path in ("f", "Engine.g") for n in "ab"))
-    reason = "applied after its import; 2 places keep the original: a tuple (2 times)"
+    reason = "applied after its import; 2 references keep the original: a tuple (2 times)"
     assert (status["fa"].reason, status["Engine.ga"].reason, status["Engine.gb"].reason) == (reason, "", "")
 
 

@@ -129,6 +129,7 @@ def test_a_copied_module_holder_and_mappings_keep_the_patched_function(site: Sit
     assert copy.deepcopy(upstream.CONFIG).hook() == 1
 
 
+@pytest.mark.usefixtures("needs_torch")
 def test_torch_compiles_patched_functions_whole(site: Site) -> None:
     """Case patch-4: fullgraph, a patched function and a function that calls patched methods."""
     site.write(

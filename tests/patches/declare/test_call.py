@@ -34,9 +34,7 @@ def test_the_original_gets_the_call_as_it_was_made_but_for_what_was_set() -> Non
 
 def test_a_parameter_that_upstream_lacks_is_drift() -> None:
     renamed = call("a")
-    with pytest.raises(
-        PatchDrift, match=r"^upstream\(tag, .*\): has no parameter 'folder', which a patch of it uses — "
-    ):
+    with pytest.raises(PatchDrift, match=r"^upstream\(tag, .*\): has no parameter 'folder', which its patch uses — "):
         renamed["folder"] = 1
     with pytest.raises(TypeError, match="missing a required argument: 'tag'"):
         call()["tag"]

@@ -295,7 +295,7 @@ def test_a_library_is_patched_for_a_host_only_where_that_host_is_found(site: Sit
 
         states = {name: ascend_adapt.status()[name].state for name in ("lib", "own_module")}
         assert states == {"lib": "armed", "own_module": "skipped"}  # another own.py hides the host's
-        assert f"own is taken from {stranger.folder}" in ascend_adapt.status()["own_module"].reason
+        assert f"own is imported from {stranger.folder}" in ascend_adapt.status()["own_module"].reason
         import megabase.arguments  # noqa: F401
 
         assert ascend_adapt.status()["lib"].state == "applied"

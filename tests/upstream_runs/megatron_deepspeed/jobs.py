@@ -137,7 +137,7 @@ def _in_the_ranks(place: Place) -> list[str]:
 
 
 def _model(place: Place) -> list[str]:
-    """Arguments that take the place of those in the scripts, and pad the vocabulary to GPT-2's."""
+    """Arguments that replace those in the scripts, and pad the vocabulary to GPT-2's."""
     if (model := place.model) is None:
         return []
     sizes = {"num-layers": model.layers, "hidden-size": model.hidden, "num-attention-heads": model.heads}

@@ -1,4 +1,4 @@
-"""Public training programs that nobody adapted, as their users start them, with tiny data and models."""
+"""Unmodified public training programs, as their users start them, with tiny data and models."""
 
 from own_scripts import from_scratch, hugging_face_examples, other_fields, packaged, trainers
 

@@ -10,7 +10,7 @@ import torch
 LANES = 8
 """The last size of softmax_max and softmax_sum: the value of a row is repeated LANES times."""
 EMPTY_MAX = torch.finfo(torch.float32).min
-"""softmax_max of a row whose keys are all masked. What the hardware writes there is not documented."""
+"""softmax_max of a row whose keys are all masked. The hardware's value is not documented."""
 
 
 @dataclass

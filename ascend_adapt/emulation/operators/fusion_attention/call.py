@@ -17,7 +17,7 @@ from ascend_adapt.npu_limits import fusion_attention as limits
 
 
 class FusionAttentionCall:
-    """A call whose limits are checked: here those of the whole call, in ``problems`` those of each sequence.
+    """A call whose limits are checked: here those of the entire call, in ``problems`` those of each sequence.
 
     Raises:
         LimitNotKept: a documented limit is not kept.
@@ -51,7 +51,7 @@ class FusionAttentionCall:
         return sum(self.heads * self.length(rows, 0) * self.length(columns, 1) for rows, columns in self.places)
 
     def problems(self, keep: torch.Tensor | None) -> Iterator[tuple[AxisPlace, AxisPlace, Problem]]:
-        """Yield each sequence that is not empty, with its places in query and key.
+        """Yield each sequence that is not empty, with its positions in query and key.
 
         ``keep`` is flat: the scores of all sequences, concatenated.
         """

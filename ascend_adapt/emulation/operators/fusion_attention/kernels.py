@@ -28,19 +28,19 @@ _RESULTS_V2 = ("query", "key", "value", "pse", "query_rope", "key_rope", "sink")
 
 @kernel("npu_fusion_attention", takes=TAKEN, needs_a2=True)
 def fusion_attention(**given: Any) -> tuple[Any, ...]:
-    """Return dropout(softmax(mask(scale * (QK^T + pse)))) V, row maxima, row sums, nothing, seed, offset, numels."""
+    """Dropout(softmax(mask(scale * (QK^T + pse)))) V, row maxima and sums, an empty tensor, seed, offset, numels."""
     return _forward(FusionAttentionCall(Arguments.of(given)), given)
 
 
 @kernel("npu_fusion_attention_v2", takes=TAKEN, needs_a2=True)
 def fusion_attention_v2(**given: Any) -> tuple[Any, ...]:
-    """Return what v1 returns; pse_type 0 adds pse after scaling, 1 before it as in v1."""
+    """Return the same as v1; pse_type 0 adds pse after scaling, 1 before it as in v1."""
     return _forward(FusionAttentionCall(Arguments.of(given), causal_needs_keys=True), given)
 
 
 @kernel("npu_fusion_attention_v3", takes=TAKEN, host=_HOST, host_results=(4, 5), needs_a2=True)
 def fusion_attention_v3(**given: Any) -> tuple[Any, ...]:
-    """Return what v1 returns up to seed and offset, which are tensors here."""
+    """Return the same as v1, except that seed and offset are tensors."""
     *tensors, seed, offset, _ = _forward(FusionAttentionCall(Arguments.of(given)), given)
     return (*tensors, torch.tensor([seed], device="cpu"), torch.tensor([offset], device="cpu"))
 

@@ -1,4 +1,4 @@
-"""Input layouts: where the sequences of a call are in its tensors."""
+"""Input layouts: the positions of a call's sequences in its tensors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def layout_of(name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Te
 
 
 def packed_places(ends: Sequence[int] | torch.Tensor | None) -> list[AxisPlace]:
-    """Return the places of documents with cumulative ends ``[2, 4, 9]``; trailing zeros are omitted sequences."""
+    """Return the positions of documents with cumulative ends ``[2, 4, 9]``; trailing zeros are omitted sequences."""
     values = [int(end) for end in ends] if ends is not None else []
     while values and values[-1] == 0 and any(values):
         values.pop()

@@ -39,7 +39,7 @@ class PositionBias:
 
     @property
     def full(self) -> bool:
-        """Whether pse is given in full; only then it has a gradient."""
+        """Whether pse is given in full; only then does it have a gradient."""
         return self.arguments.pse is not None and self.arguments.pse_type not in FROM_SLOPES and not self.compressed
 
     def require(self, any_empty: bool) -> None:
@@ -72,7 +72,7 @@ class PositionBias:
             seen = columns - COMPRESSED_ROWS
             known = values.of(pse)
             by_distance = known is None or torch.equal(known[:, :, 1:, 1:].tril(seen), known[:, :, :-1, :-1].tril(seen))
-            limits.COMPRESSED_PSE.require(by_distance, f"{found}, a diagonal of it has different values")
+            limits.COMPRESSED_PSE.require(by_distance, f"{found}, one of its diagonals has different values")
         else:
             shapes = ([batch, heads, rows, columns], [batch, heads, 1, columns], [1, heads, rows, columns])
             limits.PSE_SHAPE.require(list(pse.shape) in shapes, found)

@@ -1,4 +1,4 @@
-"""Sparse modes: what each one masks, and checks of masks and bands that the operator itself does not verify.
+"""Sparse modes: the positions that each masks, and checks of masks and bands that the operator itself does not verify.
 
 Positions are those of op-plugin@517f2e7 docs torch_npu-npu_fusion_attention.md. pre_tockens and next_tockens count from
 the top left corner in modes 0 to 2, from the bottom right corner in modes 3, 4, 7 and 8.
@@ -19,7 +19,7 @@ from ascend_adapt.npu_limits import fusion_attention as limits
 NO_LIMIT = 2147483647
 COMPRESSED = (2, 3, 4, 7, 8)
 PREFIX_ROWS = 1024
-# torch_npu's ring steps over earlier keys are not masked, and pass the caller's next_tockens all the same.
+# torch_npu's ring steps over earlier keys are not masked, but still pass the caller's next_tockens.
 _RING = "torch_npu.distributed.tensor.experimental._context_parallel"
 
 
@@ -35,7 +35,7 @@ class SparseMode:
     inner_precise: int
     packed: bool
     causal_needs_keys: bool
-    """Whether mode 3 refuses more queries than keys, as v2's docstring says, instead of zeroing the leading rows."""
+    """Whether mode 3 rejects more queries than keys, as v2's docstring says, instead of zeroing the leading rows."""
 
     def require(self, sequences: int) -> None:
         """Check the limits that do not depend on one sequence.

@@ -99,7 +99,7 @@ def adamw(
         exp_avgs: first moments, with the shapes of the parameters.
         exp_avg_sqs: second moments, with the shapes of the parameters.
         steps: a one-element fp32 tensor for each parameter, as in torch's optimizers: the number of earlier steps.
-        lr: learning rate; a 0-d fp32 tensor may change between replays of a CUDA graph.
+        lr: learning rate; the value of a 0-d fp32 tensor may change between replays of a CUDA graph.
         betas: decay rates of the moments.
         eps: added to the root of the second moment.
         weight_decay: decoupled: each step subtracts lr * weight_decay of the weight.

@@ -1,4 +1,4 @@
-"""What backends of adamw do around an optimizer that knows neither factors, 16-bit gradients nor copies."""
+"""Factors, 16-bit gradients and copies for adamw backends whose optimizer does not support them."""
 
 from __future__ import annotations
 

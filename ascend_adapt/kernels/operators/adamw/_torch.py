@@ -25,7 +25,7 @@ def run(call: AdamwCall) -> None:
     """Do one step."""
     call = in_dtype_of_parameters(call)
     device = call.params[0].device
-    # The fused implementation needs its counters on the device; the caller's may be elsewhere.
+    # The fused implementation needs its counters on the device; the caller's may be on the host.
     steps = [step if step.device == device else step.to(device) for step in call.steps]
     adamw(
         list(call.params),

@@ -18,7 +18,7 @@ from ascend_adapt.kernels.triton_launch import Launcher
 
 _TILE, _TILES, _WARPS = 1024, 2, 4
 _CHUNK = _TILE * _TILES
-"""Elements of one program."""
+"""Number of elements per program."""
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _ALIGNMENT = 16
@@ -64,7 +64,7 @@ def run(call: AdamwCall) -> None:
 
 
 class _Tables:
-    """Where the tensors of a call are: on the device, because a kernel takes no list of pointers."""
+    """Addresses of the tensors of a call, on the device, because a kernel does not take lists of pointers."""
 
     def __init__(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
         sizes = [each.numel() for each in columns[0]]
@@ -73,7 +73,7 @@ class _Tables:
         within = torch.arange(len(which)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
         self.sizes = _on_device(torch.tensor(sizes), device)
         self.even = all(size % _ALIGNMENT == 0 for size in sizes)
-        """Whether masks cut no vector of a load."""
+        """Whether masks never split a vectorized load."""
         self.chunks = _on_device(torch.stack([which, within], 1).int(), device)
         self.place(columns, device)
 

@@ -38,7 +38,7 @@ class AddNormCall(KernelCall):
     seed: Any = None
 
     def check(self) -> None:
-        """Refuse shapes, dtypes and devices that do not match."""
+        """Check that shapes, dtypes and devices match."""
         check_float("x", self.x, shape="[..., D]", least=1)
         check_float("branch", self.branch, shape="[..., D]")
         check_shape("branch", self.branch, self.x.shape, f"x {list(self.x.shape)}")
@@ -102,14 +102,14 @@ def add_norm(
         seed: int64 [1] on the device of ``x``; equal seeds give equal masks on one backend.
 
     Returns:
-        (y, norm), both [..., D] in the dtype of ``x``. The norm may be of y as it is rounded to that dtype.
+        (y, norm), both [..., D] in the dtype of ``x``. The norm may be computed from y after rounding to that dtype.
 
     Raises:
         KernelArgumentError: shapes or dtypes that do not match, or dropout without a seed.
         BackendUnavailable: the requested backend does not support the call.
     """
     if seed is not None and (not is_tensor(seed) or seed.numel() != 1):
-        raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — make one with torch.randint")
+        raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — create one with torch.randint")
     return KERNEL(AddNormCall(x, branch, branch_bias, weight, bias, eps, rms, dropout_p, seed))
 
 

@@ -1,6 +1,6 @@
 """add_norm in Triton: forward reads x and the branch once, backward the sum and both gradients once.
 
-The norm is computed from the sum as it is rounded in memory, which backward reads again.
+The norm is computed from the rounded sum in memory, which backward reads again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""aligned_linear with torch's matrix products; the gradient of x has one rounding more than torch's."""
+"""aligned_linear with torch's matrix products; the gradient of x is rounded once more than torch's."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class AttentionCall(KernelCall):
     prefix: Any = None
 
     def check(self) -> None:
-        """Refuse a float masked_out, a bool bias, and shapes, dtypes and devices that do not match."""
+        """Check that masked_out is bool, bias is float, and shapes, dtypes and devices match."""
         q, k, v = self.q, self.k, self.v
         for name, tensor, shape in (("q", q, "[B, N, Q, D]"), ("k", k, "[B, Nk, K, D]"), ("v", v, "[B, Nk, K, Dv]")):
             check_float(name, tensor, 4, shape)
@@ -142,7 +142,7 @@ def attention(
     call = AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window, prefix)
     if prefix is not None and (q.device.type != "npu" or q.shape[0] not in PREFIXES):
         call.check()
-        # Only an NPU has a kernel for this many rows. The mask is shared by all layers.
+        # Only an NPU has a kernel for prefixes of more than one row. All layers share the mask.
         call = replace(call, masked_out=masks.hidden_by_prefix(prefix, q.shape[2], q.device), causal=False, prefix=None)
     if cu_seqlens is not None:
         call.check()  # the values of cu_seqlens are not part of the kind of call

@@ -147,7 +147,7 @@ def _triangle(device: torch.device) -> torch.Tensor:
 
 @functools.cache
 def _prefix_triangle(device: torch.device) -> torch.Tensor:
-    """Return the compressed mask of sparse mode 6: causal rows, and rows that show the left half."""
+    """Return the compressed mask of sparse mode 6: causal rows, and rows in which the left half is visible."""
     half = torch.arange(limits.MASK_SIDE, device=device) >= limits.MASK_SIDE // 2
     return torch.cat([_triangle(device), half.expand(limits.MASK_SIDE // 2, -1)])
 
@@ -169,7 +169,7 @@ def _on_host(prefix: torch.Tensor) -> list[int]:
 
 
 def _whole_mask(call: AttentionCall, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mask [B or 1, N or 1, Q, K] with fully masked rows unmasked, and which rows these are."""
+    """Return the mask [B or 1, N or 1, Q, K] with fully masked rows unmasked, and the indicator of those rows."""
     queries, keys = call.q.shape[2], call.k.shape[2]
     hidden = hidden[(None,) * (4 - hidden.dim())]
     if call.causal:

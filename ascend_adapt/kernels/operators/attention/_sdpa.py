@@ -26,7 +26,7 @@ _BLOCK = (128, 1024)
 
 
 _ABSORBING = -1024.0
-"""fp32 has 24 bits: the log of a sum beside a maximum of 2**10 keeps 14, so probabilities are within 2**-14."""
+"""fp32 has 24 bits: the log of a sum, added to a maximum of 2**10, keeps 14, so probabilities are within 2**-14."""
 
 
 class _Torch:
@@ -117,10 +117,11 @@ class _Torch:
 
 
 def _loses_sums_on_cpu(call: AttentionCall) -> bool:
-    """Whether the gradients of torch's fused CPU kernel may be wrong: all of a row's bias is large and negative.
+    """Whether the gradients of torch's fused CPU kernel may be wrong: all bias values of a row are large and negative.
 
     That kernel keeps max + log(sum) of each row in fp32, where a large maximum absorbs the sum, and recomputes the
-    probabilities from it: the gradients of a row wholly of finfo.min are too large by the number of its keys.
+    probabilities from it: the gradients of a row that consists of finfo.min are too large by a factor of its number of
+    keys.
     """
     if call.bias is None or call.q.device.type != "cpu" or not torch.is_grad_enabled():
         return False
@@ -128,7 +129,7 @@ def _loses_sums_on_cpu(call: AttentionCall) -> bool:
         return False
     if not tracing.has_values(call.bias):
         return True
-    # Where keys are hidden too, a row may have only large negative ones left.
+    # If keys are masked too, only large negative ones may be left in a row.
     hides = call.causal or call.masked_out is not None or call.window is not None or call.cu_seqlens is not None
     bias = call.bias.detach()
     largest = bias if hides or not bias.numel() else bias.amax(-1)
@@ -136,7 +137,7 @@ def _loses_sums_on_cpu(call: AttentionCall) -> bool:
 
 
 def _is_torchs_own(call: AttentionCall) -> bool:
-    """Whether torch's function computes the unchanged call as the contract says."""
+    """Whether torch's function computes the unchanged call according to the contract."""
     if call.masked_out is not None or call.bias is not None or call.window is not None or call.cu_seqlens is not None:
         return False
     return not call.causal or call.q.shape[2] == call.k.shape[2]
@@ -176,7 +177,7 @@ class _OnCuda(_Torch):
             warnings.simplefilter("always")
             asked(given, True)
         reasons = [str(warning.message).partition(" (Triggered internally")[0] for warning in caught]
-        return " ".join(" ".join(reasons).split()) or "torch refuses it"
+        return " ".join(" ".join(reasons).split()) or "torch rejects it"
 
     def _selected(self, call: AttentionCall) -> Any:
         return _only(self.kernel)
@@ -239,7 +240,7 @@ def _only(*kernels: SDPBackend) -> Any:
 
 
 class _Switched:
-    """Sets torch's switches where they differ from the wanted ones, and restores them.
+    """Sets torch's switches if they differ from the wanted ones, and restores them.
 
     They are global to the process, so threads, such as those of DataParallel, wait for each other.
     """
@@ -313,7 +314,7 @@ def _expanded(call: AttentionCall) -> AttentionCall:
 def _attn_mask(call: AttentionCall, hidden: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return torch's mask for a bias, a mask, or both, and the fully masked rows, bool [B, N, Q, 1].
 
-    In torch's mask those rows are unmasked: otherwise some of its kernels give NaN.
+    Those rows are unmasked in torch's mask: otherwise some of its kernels give NaN.
     """
     if call.bias is None:
         nothing = hidden.all(-1, keepdim=True)

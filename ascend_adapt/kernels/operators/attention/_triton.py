@@ -16,7 +16,7 @@ from ascend_adapt.kernels.triton_launch import Launcher
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MOST_QUERIES, _BLOCK = 16, 64
 _WIDEST_BYTES = 512
-"""Of a key: a tile of twice as many does not fit in the 227 KB of shared memory of an H100."""
+"""Queries per key head: a tile of twice as many does not fit into the 227 KB of shared memory of an H100."""
 
 
 def supports(call: AttentionCall) -> str:

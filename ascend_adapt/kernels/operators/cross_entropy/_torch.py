@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
 
 
 def supports(call: CrossEntropyCall) -> str:
-    """Return "" or why torch's does not compute this call in fp32 without a copy."""
+    """Return "" or why torch's function does not compute this call in fp32 without a copy."""
     if call.group is not None:
         return "the vocabulary is split over ranks"
     if call.logits.dtype not in (torch.float32, torch.float64):

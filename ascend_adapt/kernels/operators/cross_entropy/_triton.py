@@ -98,7 +98,7 @@ def gradient(
 @triton.jit
 def _rows_kernel(logits, labels, top, total, target, everything, rows, columns, stride, first_id,
                  SMOOTH: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
-    """Of each row: its maximum, the sum of exponentials above it, the label's logit (0 if elsewhere), and the sum."""
+    """For each row: maximum, sum of exponentials relative to it, the label's logit (0 if elsewhere), sum of logits."""
     tile = tl.arange(0, TILE)
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         start = logits + tl.cast(row, tl.int64) * stride

@@ -23,7 +23,7 @@ class GeluCall(KernelCall):
     approximate: str = "none"
 
     def check(self) -> None:
-        """Refuse shapes and devices that do not match, and unknown approximations."""
+        """Check that shapes and devices match, and that the approximation is known."""
         check_float("x", self.x, shape="[..., H]", least=1)
         check_float_or_none("bias", self.bias, self.x.shape[-1:], f"x {list(self.x.shape)}")
         check_together("x", self.x, bias=self.bias)

@@ -22,7 +22,7 @@ class LayerNormCall(KernelCall):
     eps: float = 1e-5
 
     def check(self) -> None:
-        """Refuse shapes and devices that do not match."""
+        """Check that shapes and devices match."""
         check_float("x", self.x, shape="[..., D]", least=1)
         check_number("eps", self.eps)
         if self.bias is not None and self.weight is None:
@@ -64,5 +64,5 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
     return KERNEL(LayerNormCall(x, weight, bias, eps))
 
 
-# torch_npu serves torch's own on an NPU.
+# On an NPU torch_npu implements torch's own layer_norm.
 KERNEL = Kernel("layer_norm")

@@ -31,7 +31,7 @@ class LinearCrossEntropyCall(KernelCall):
     """The total number of rows of all ranks."""
 
     def small(self) -> LinearCrossEntropyCall | None:
-        """Return a call of a few narrow tokens; None with a group, whose other ranks would have to join."""
+        """Return a call of a few narrow tokens; None with a group, whose other ranks would have to take part."""
         if self.group is not None:
             return None
         tokens, width = min(small_tensors.ROWS, len(self.labels)), min(small_tensors.SIDE, self.hidden.shape[1])
@@ -57,7 +57,7 @@ def linear_cross_entropy(
     group: Any = None,
     vocab_range: tuple[int, int] | None = None,
 ) -> Any:
-    """Return cross_entropy(hidden weight^T + bias, labels) in fp32, without ever holding the logits of all tokens.
+    """Return cross_entropy(hidden weight^T + bias, labels) in fp32, without ever storing the logits of all tokens.
 
     Args:
         hidden: [..., H]; with ``group``, the same on every rank.
@@ -100,5 +100,5 @@ def linear_cross_entropy(
     return loss.reshape(labels.shape) if reduction == "none" else loss
 
 
-# The matrix products are torch's on every device; without Triton the rest would take longer than these on CUDA.
+# The matrix products are torch's on every device; without Triton the rest would take longer than the products on CUDA.
 KERNEL = Kernel("linear_cross_entropy")

@@ -1,4 +1,4 @@
-"""linear_cross_entropy by chunks of tokens, for any arithmetic of a chunk's losses and gradient.
+"""linear_cross_entropy in chunks of tokens, for any implementation of a chunk's losses and gradient.
 
 With ``mean`` or ``sum`` all tokens that are not ignored have the same gradient of the loss. So forward computes the
 gradients of the inputs as if it were 1, while a chunk's logits are in memory, and backward scales them: in fp16 the
@@ -24,7 +24,7 @@ _CHUNK_BYTES = 2**29
 """Upper bound of one chunk's logits, of which a few copies are live at a time."""
 
 _EVEN = 128
-"""Rows of at least one tile of a matrix product on a device."""
+"""Minimum number of rows on a device: one tile of a matrix product."""
 
 # torch >= 2.8
 _WIDE_PRODUCTS = "dtype_out" in torch.ops.aten.addmm.overloads()
@@ -237,7 +237,7 @@ class _ByToken(torch.autograd.Function):
             rows = chunk.rows
             gradients.add(
                 hidden[rows],
-                # Not a variable: these logits would live on beside the next chunk's.
+                # Not a variable, which would keep these logits alive next to the next chunk's.
                 ctx.arithmetic.gradient(
                     _logits(hidden[rows], weight, bias, ctx.arithmetic), normaliser[rows], grads[0][rows], chunk
                 ),

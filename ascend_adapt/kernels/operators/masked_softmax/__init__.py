@@ -27,7 +27,7 @@ class MaskedSoftmaxCall(KernelCall):
     fill: str = EXACT
 
     def check(self) -> None:
-        """Refuse a mask that is not bool, and shapes and devices that do not match."""
+        """Check that the mask is bool, and that shapes and devices match."""
         check_float("x", self.x, shape="scores [B, N, Q, K]", least=2)
         check_number("scale", self.scale)
         masks.check_masked_out(self.masked_out, self.x.shape, self.x.device)

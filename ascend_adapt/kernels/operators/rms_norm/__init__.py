@@ -20,7 +20,7 @@ class RmsNormCall(KernelCall):
     eps: float = 1e-6
 
     def check(self) -> None:
-        """Refuse shapes and devices that do not match."""
+        """Check that shapes and devices match."""
         check_float("x", self.x, shape="[..., D]", least=1)
         check_number("eps", self.eps)
         check_float_or_none("weight", self.weight, self.x.shape[-1:], f"x {list(self.x.shape)}")

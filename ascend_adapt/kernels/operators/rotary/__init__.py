@@ -22,7 +22,7 @@ class RotaryCall(KernelCall):
     interleaved: bool = False
 
     def check(self) -> None:
-        """Refuse cos and sin that do not broadcast to the rotated part of the last axis."""
+        """Check that cos and sin broadcast to the rotated part of the last axis."""
         x, cos, sin = self.x, self.cos, self.sin
         for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
             check_float(name, tensor, shape="[..., D]", least=1)

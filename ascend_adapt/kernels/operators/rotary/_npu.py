@@ -25,7 +25,7 @@ def supports(call: RotaryCall) -> str:
     if call.x.dim() != 4:
         return f"x {list(call.x.shape)} does not have 4 axes"
     if call.cos.requires_grad or call.sin.requires_grad:
-        return "the gradients of cos and sin have other limits"
+        return "the gradients of cos and sin have different limits"
     found = f"x is {list(call.x.shape)}, cos is {list(call.cos.shape)}"
     batch, heads = _batch_and_heads(call)
     counts = (batch * heads,) if call.interleaved else (batch, heads)
@@ -49,7 +49,7 @@ def _mode(call: RotaryCall) -> str:
 
 
 def _axes(call: RotaryCall) -> tuple[int, ...]:
-    """Return which of the first three axes of x cos has too; an axis of size 1 counts as missing."""
+    """Return which of the first three axes of x are also in cos; an axis of size 1 counts as missing."""
     shape = (1,) * (4 - call.cos.dim()) + tuple(call.cos.shape)
     return tuple(int(size > 1) for size in shape[:3])
 

@@ -22,7 +22,7 @@ class SplitQkvCall(KernelCall):
     bias: Any = None
 
     def check(self) -> None:
-        """Refuse shapes and devices that do not match."""
+        """Check that shapes and devices match."""
         check_float("fused", self.fused, 3, "[B, S, (N + 2 G) D]")
         width = self.fused.shape[-1]
         if self.groups < 1 or self.heads % self.groups or width % (self.heads + 2 * self.groups):
@@ -51,8 +51,8 @@ def split_qkv(fused: Any, heads: int, groups: int, bias: Any = None) -> Any:
         fused: [B, S, (N + 2 G) D]; for each of G groups its N / G query heads, then its key and its value head.
         heads: N, the number of query heads.
         groups: G, the number of key and value heads.
-        bias: [(N + 2 G) D], already added to ``fused``; it gets its gradient here. None: there is none, or autograd
-            sums it elsewhere.
+        bias: [(N + 2 G) D], already added to ``fused``; it gets its gradient here. None: there is no bias, or
+            autograd sums its gradient elsewhere.
 
     Returns:
         (q, k, v): [B, N, S, D] and twice [B, G, S, D].

@@ -20,7 +20,7 @@ class SwigluCall(KernelCall):
     bias: Any = None
 
     def check(self) -> None:
-        """Refuse an odd last axis, and shapes and devices that do not match."""
+        """Check that the last axis is even, and that shapes and devices match."""
         x = self.x
         check_float("x", x, shape="[..., 2 H]", least=1)
         if x.shape[-1] % 2:
