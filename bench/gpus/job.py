@@ -157,12 +157,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             place["ASCEND_ADAPT_RUN_DIR"] = name  # as under ascend-run: ranks share the choice of kernels there
             with (folder / f"errors-{rank}").open("w") as errors, (folder / f"printed-{rank}").open("w") as printed:
                 ranks.append(subprocess.Popen(words, stdout=printed, stderr=errors, env={**os.environ, **place}))
-        while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
-            time.sleep(0.1)
-        failed = [number for number, rank in enumerate(ranks) if rank.returncode]
-        for rank in ranks:
-            rank.kill()  # the others, which wait for one that failed
-            rank.wait()
+        try:
+            while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+                time.sleep(0.1)
+            failed = [number for number, rank in enumerate(ranks) if rank.poll()]
+        finally:
+            for rank in ranks:
+                rank.kill()  # those that wait for one that failed
+                rank.wait()
         if failed:
             sys.exit((folder / f"errors-{failed[0]}").read_text(errors="replace")[-1500:])
         printed_lines = [(folder / f"printed-{number}").read_text().splitlines() for number in range(options.ranks)]
