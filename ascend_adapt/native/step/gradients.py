@@ -26,14 +26,14 @@ class Norms:
     @classmethod
     def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
         """Return the norms of tensors, one per parameter."""
-        norms: list[torch.Tensor] = [torch.empty(0)] * len(there)
+        norms: dict[int, torch.Tensor] = {}
         for places in by_dtype([tensor for _, tensor in there]):
             tensors = [there[place][1] for place in places]
             # The norm of a 16-bit tensor has its dtype unless asked otherwise: three digits.
             wide = {"dtype": torch.float32} if tensors[0].element_size() == 2 else {}
-            for place, norm in zip(places, torch._foreach_norm(tensors, **wide), strict=True):
-                norms[place] = norm
-        return cls([one for one, _ in there], torch.stack(norms).float() if norms else torch.zeros(0))
+            norms |= zip(places, torch._foreach_norm(tensors, **wide), strict=True)
+        numbers = torch.stack([norms[place] for place in range(len(there))]).float() if there else torch.zeros(0)
+        return cls([one for one, _ in there], numbers)
 
     def not_finite(self) -> tuple[str, ...]:
         """Return the names of the parameters whose norm is NaN or Inf."""
