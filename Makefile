@@ -12,7 +12,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast vendor-tests check conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run screenshots examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu bench-gpus stress
+.PHONY: demo test test-fast vendor-tests check style types conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run screenshots examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu bench-gpus stress
 
 # pip's lines that show progress: what is downloaded, and how big it is.
 SHELL := /bin/bash
@@ -20,18 +20,20 @@ SHELL := /bin/bash
 INSTALL := $(BIN)/python -m pip install --progress-bar off --constraint constraints.txt
 SHOWN := | sed -u -n -E 's/^ *(Downloading|Using cached|Installing collected packages)(: | )(.{0,100}).*/  \1 \3/p'
 
-# What the demonstration needs; the tests need more.
-$(VENV)/.demo: setup.cfg constraints.txt
-	@echo "Installing torch and DeepSpeed into $(VENV): about 0.3 GB to download with a CPU build of torch (nearly 3 GB with PyPI's CUDA build), 1.2 GB on disk."
+$(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) torch $(SHOWN)
-	$(INSTALL) --editable '.[deepspeed,data]' $(SHOWN)
+
+# What the demonstration needs; the tests need more.
+$(VENV)/.demo: setup.cfg constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing torch and DeepSpeed into $(VENV): about 0.3 GB to download with a CPU build of torch (nearly 3 GB with PyPI's CUDA build), 1.2 GB on disk."
+	$(INSTALL) torch --editable '.[deepspeed,data]' $(SHOWN)
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.demo
-	@echo "Installing what the tests and the documentation need into $(VENV)."
-	$(INSTALL) --editable '.[deepspeed,data,data-fast,data-parquet,data-all,hf,test,docs]' $(SHOWN)
-	touch $@
+# One call of pip instead of two: it resolves each time.
+$(VENV)/.installed: setup.cfg constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing what the tests, the demonstration and the documentation need into $(VENV): about 0.4 GB to download with a CPU build of torch."
+	$(INSTALL) torch --editable '.[deepspeed,data,data-fast,data-parquet,data-all,hf,test,docs]' $(SHOWN)
+	touch $(VENV)/.demo $@
 
 # Tests of older DeepSpeed releases run in their own environments, which nox creates.
 .nox/deepspeed-%.installed: noxfile.py constraints-deepspeed.txt setup.cfg | $(VENV)/.installed
@@ -58,7 +60,7 @@ SUITE := --pyargs ascend_adapt.testing
 test:
 	@echo "make test: installs, then style, types, the site, every test in $(WORKERS) processes, and the conformance suite; about 18 minutes on two quiet cores"
 	$(MAKE) install
-	$(MAKE) --jobs 2 check .nox/deepspeed-0.9.2.installed .triton/.installed
+	$(MAKE) --jobs 2 types .nox/deepspeed-0.9.2.installed docs style .triton/.installed
 	$(BIN)/python -m pytest $(IN_PARALLEL)
 	$(BIN)/python -m pytest $(SUITE) --evidence runs/evidence.json
 
@@ -69,11 +71,15 @@ FAST ?= $(wildcard tests/test_*.py) tests/patches tests/runtime tests/recipes te
 test-fast: install
 	$(BIN)/python -m pytest -q $(IN_PARALLEL) $(FAST)
 
-check: install docs
+check: style types docs
+	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_packaging.py
+
+style: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: install
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_packaging.py
 
 # The site, in build/site; a broken link or anchor is an error. `make docs-serve` shows it while you write.
 docs: install
@@ -103,15 +109,18 @@ dist: install
 	$(BIN)/twine check --strict dist/*
 
 # Every release, every alteration, every patch, every order: nothing is read from a record. `--evidence` renews the shipped records.
-conformance: install
+# The tests marked `every_case` are the cells of matrices of which `make test` has representative ones.
+conformance: install .nox/deepspeed-0.9.2.installed .triton/.installed
 	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
 	ASCEND_ADAPT_EVERY_CASE=1 $(BIN)/python -m pytest tests/launch/jobs/test_dry_run.py
+	ASCEND_ADAPT_EVERY_CASE=1 $(BIN)/python -m pytest -m every_case
 	$(BIN)/python -m pytest $(SUITE) --all-orders --evidence ascend_adapt/diagnosis/evidence_records.json
 
 record-upstreams: install
 	PYTHONPATH=tests/upstream_runs $(BIN)/python tests/upstream/record.py
 
 behaviour: install
+	DEEPSPEED_RELEASE=newest $(BIN)/python -m pytest tests/plugins/test_deepspeed_behaviour.py
 	$(BIN)/nox
 
 # The tests that need no torch, on each Python; an interpreter that is missing is reported.

@@ -271,25 +271,36 @@ class Selection:
     def on_real_target(self, one: Registered) -> list[str]:
         """Return [passed, failed or not shown, text] of a patch on the installed target."""
         result = self._real_target(one).result()[one.full_name]
-        if result[0] == stage.PASSED or len({each.patch.target.module for each in self._with_root_of(one)}) == 1:
+        if result[0] != stage.FAILED or len({each.patch.target.module for each in self._tested_with(one)}) == 1:
             return result
-        # Another module of the package may be the cause: run this one alone.
+        # Another module of the process may be the cause: run this one alone.
         return self._real_target(one, alone=True).result()[one.full_name]
 
     def _real_target(self, one: Registered, alone: bool = False) -> Future[dict[str, list[str]]]:
-        """The results of all patches of one package, in one process, or ``alone`` of one of its modules."""
-        key = (one.patch.target.module if alone else one.patch.target.root, self.device_of(one), alone)
+        """The results of all patches that are tested in one process, or ``alone`` of one of its modules."""
+        package, device = self._process_of[one.full_name]
+        key = (one.patch.target.module if alone else package, device, alone)
         if key not in self._real:
-            together = self._with_root_of(one)
+            together = self._tested_with(one)
             if alone:
                 together = [each for each in together if each.patch.target.module == one.patch.target.module]
-            names = [each.full_name for each in together if self.verdict(each).state == "armed"]
-            self._real[key] = self._processes.submit(real_target.run, names, self.modules, key[1], self._environ())
+            names = [each.full_name for each in together if self.is_on_real_target(each, self.verdict(each))]
+            self._real[key] = self._processes.submit(real_target.run, names, self.modules, device, self._environ())
         return self._real[key]
 
-    def _with_root_of(self, one: Registered) -> list[Registered]:
-        key = (one.patch.target.root, self.device_of(one))
-        return [each for each in self.patches if (each.patch.target.root, self.device_of(each)) == key]
+    def _tested_with(self, one: Registered) -> list[Registered]:
+        return [each for each in self.patches if self._process_of[each.full_name] == self._process_of[one.full_name]]
+
+    @functools.cached_property
+    def _process_of(self) -> dict[str, tuple[str, str]]:
+        """Patch -> (package, device): one process each; what replaces missing packages, "", shares one."""
+        return {
+            one.full_name: (
+                "" if real_target.installed_folder(one.patch) is None else one.patch.target.root,
+                self.device_of(one),
+            )
+            for one in self.patches
+        }
 
     def prepare(self, asked: Iterable[Mapping[str, Any]]) -> None:
         """Start the processes for tests with these parameters in order, one per core."""

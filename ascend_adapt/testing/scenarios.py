@@ -29,17 +29,17 @@ ALL_ORDERS = "all orders"
 
 
 def _covering(orders: list[str]) -> list[str]:
-    """Return a subset of ``orders`` that covers every three consecutive steps, and every first and last two."""
+    """Return a subset of ``orders`` that covers every two consecutive steps, and every first and last step."""
 
-    def triples(order: str) -> set[str]:
+    def pairs(order: str) -> set[str]:
         marked = f"^{order}$"
-        return {marked[at : at + 3] for at in range(len(marked) - 2)}
+        return {marked[at : at + 2] for at in range(len(marked) - 1)}
 
     chosen: list[str] = []
-    missing = set().union(*map(triples, orders))
+    missing = set().union(*map(pairs, orders))
     while missing:
-        chosen.append(max(orders, key=lambda order: len(missing & triples(order))))
-        missing -= triples(chosen[-1])
+        chosen.append(max(orders, key=lambda order: len(missing & pairs(order))))
+        missing -= pairs(chosen[-1])
     return chosen
 
 

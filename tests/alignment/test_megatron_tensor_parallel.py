@@ -41,7 +41,7 @@ def recorded(tmp_path_factory):
     return record
 
 
-@pytest.mark.parametrize("form", ["none", "sequence parallel"])
+@pytest.mark.parametrize("form", ["none", pytest.param("sequence parallel", marks=pytest.mark.every_case)])
 def test_one_rank_agrees_with_two(form, recorded, compared):
     """Gated layers have a stride, key heads are shared; the optimizer's states are shards too."""
     report = compared(recorded(1), recorded(2, form))
@@ -53,7 +53,7 @@ def test_one_rank_agrees_with_two(form, recorded, compared):
 @pytest.mark.parametrize(
     ("fault", "phase", "module"),
     [
-        ("skipped reduce", "forward", KEPT),
+        pytest.param("skipped reduce", "forward", KEPT, marks=pytest.mark.every_case),
         ("wrong shard", "weights", "decoder.layers.0.self_attention.linear_qkv"),
         ("skipped gradient reduce", "backward", "decoder.layers.1.self_attention.linear_qkv"),
     ],

@@ -421,7 +421,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.every_case), 2])
 def test_a_killed_process_resumes_to_the_same_bytes(arguments, request_of, corpus, tmp_path, workers):
     (tmp_path / "in.jsonl").write_bytes(corpus.json_lines(corpus.documents(400, seed=5) * 4))
     preprocess(request_of(tmp_path / "in.jsonl", output_prefix=str(tmp_path / "whole" / "o")))
@@ -450,7 +450,7 @@ def test_a_killed_process_resumes_to_the_same_bytes(arguments, request_of, corpu
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.every_case)],
     ids=["ctrl-c", "terminated", "hung-up"],
 )
 def test_an_interruption_reports_how_to_resume(arguments, corpus, tmp_path, number, code):

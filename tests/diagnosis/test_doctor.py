@@ -9,6 +9,12 @@ from ascend_adapt.cli import main
 from ascend_adapt.diagnosis import doctor
 
 
+@pytest.fixture(autouse=True)
+def one_plugin(monkeypatch):
+    """Judging the patches of all plugins, which is not the subject here, parses much of DeepSpeed and transformers."""
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "glm")
+
+
 @pytest.fixture
 def installed(monkeypatch):
     versions = {"torch": "2.13.0"}
@@ -17,7 +23,11 @@ def installed(monkeypatch):
 
 
 def reported(environ):
-    return [finding.what for finding in doctor.examine(environ).findings if finding.must_fix]
+    return [
+        finding.what
+        for finding in doctor.examine({"ASCEND_ADAPT_PLUGINS": "glm", **environ}).findings
+        if finding.must_fix
+    ]
 
 
 def test_a_lock_of_a_killed_build_is_found(installed, tmp_path):

@@ -32,7 +32,7 @@ UNUSED = "ended without a tensor on an NPU, expected a job for --device npu-emul
 
 
 def test_a_job_that_leaves_its_npus_unused_fails(job):
-    ended = job("on_the_host.py", nproc=2)
+    ended = job("on_the_host.py")
     assert ended.code == 1
     assert f"on_the_host.py: {UNUSED}" in ended.stderr
     assert job("on_the_host.py", options=("--cuda-code", "off")).code == 0

@@ -37,6 +37,7 @@ def test_deepspeeds_loss_scaler_reads_the_flag(job):
     assert found == expected
 
 
+@pytest.mark.every_case
 def test_without_the_patches_it_takes_every_step(job):
     ended = job("overflowing.py", device="npu-emulated:910A", options=WITHOUT).check()
     assert {(scale, skipped) for _, scale, skipped in ended.recorded[0]} == {(2.0**20, 0)}

@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("form", FORMS)
 @given(arguments=ARGUMENTS)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_process_gets_them(form, arguments, folder):
     reported = folder / form
     subprocess.run(

@@ -39,7 +39,10 @@ def environ(toy):
     return {"PYTHONPATH": toy, "PATH": f"{BIN}:{os.environ['PATH']}", "DS_ACCELERATOR": "cpu"}
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param(name, marks=[pytest.mark.every_case] if name.startswith("python -m") else []) for name in LAUNCHERS],
+)
 def test_ranks_below_another_launcher(launcher, ascend_run, environ, tmp_path):
     (tmp_path / "train.py").write_text(RANK_SCRIPT)
     # What GPT-NeoX's file of that name does: hand its arguments to DeepSpeed's runner.

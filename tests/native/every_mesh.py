@@ -27,6 +27,8 @@ ON_2 = [
     Case("recompute by twos", "gated", {"tensor": 2, "recompute": "full", "recompute_layers": 2}),
     Case("selective", "gpt2", {"tensor": 2, "sequence": True, "recompute": "selective"}),
     Case("zero-3, recompute by twos", "gpt2", {"data": 2, "zero_stage": 3, "recompute": "full", "recompute_layers": 2}),
+    Case("glm: pipeline", "glm", {"pipeline": 2}),
+    Case("glm: zero-2", "glm", {"data": 2, "zero_stage": 2, "recompute": "full"}),
     Case("uneven stages", "gpt2", {"pipeline": 2, "stages": [1, 3]}),
     Case("fewer micro batches than stages", "gpt2", {"pipeline": 2, "micro": 8}),
 ]

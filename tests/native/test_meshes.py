@@ -18,16 +18,13 @@ from native.training_bounds import perturbed
 
 from ascend_adapt.native.parallel import mesh as meshes
 
-STEPS = 8  # in which each model learns enough to be compared; every_mesh.py has 20
+STEPS = 6  # in which each model learns enough to be compared; every_mesh.py has 20
 TWO_RANKS = [
-    Case("tensor", "gpt2", {"tensor": 2}, steps=STEPS),
     Case("sequence", "gated", {"tensor": 2, "sequence": True}, steps=STEPS),
     Case("sequence, shards of rows", "gpt2", {"tensor": 2, "sequence": True, "micro": 2}, steps=STEPS),
     Case("zero-1", "gpt2", {"data": 2, "zero_stage": 1}, loss_mean="tokens", steps=STEPS),
     Case("zero-3", "neox", {"data": 2, "zero_stage": 3, "recompute": "full"}, steps=STEPS),
     Case("glm: tensor", "glm", {"tensor": 2}, steps=STEPS),
-    Case("glm: pipeline", "glm", {"pipeline": 2}, steps=STEPS),
-    Case("glm: zero-2", "glm", {"data": 2, "zero_stage": 2, "recompute": "full"}, steps=STEPS),
     Case("interleaved", "gpt2", {"pipeline": 2, "virtual_stages": 2}, loss_mean="tokens", steps=STEPS),
 ]
 
@@ -38,14 +35,15 @@ def test_two_ranks(train_on):
         assert_equal_to_one_process(results[case.name], case)
 
 
+@pytest.mark.every_case
 def test_tensor_by_pipeline(train_on):
     case = Case("tensor x pipeline", "gpt2", {"tensor": 2, "pipeline": 2}, steps=STEPS)
     assert_equal_to_one_process(train_on(4, [case])[case.name], case)
 
 
 def test_another_model_is_seen():
-    case = Case("tensor", "gpt2", {"tensor": 2})
-    results = one_process(case.model)
+    case = Case("tensor", "gpt2", {"tensor": 2}, steps=STEPS)
+    results = one_process(case.model, case.steps)
     assert_equal_to_one_process(results, case)
     for wrong in ({"norms": [norm * 1.001 for norm in results.norms]}, {"losses": [*results.losses[:-1], 3.79]}):
         with pytest.raises(AssertionError):

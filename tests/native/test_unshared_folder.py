@@ -73,7 +73,7 @@ def test_what_another_rank_wrote_elsewhere_is_not_published(tmp_path):
     assert folder.saved() == []
 
 
-@pytest.mark.parametrize("is_same", [True, False])
+@pytest.mark.parametrize("is_same", [pytest.param(True, marks=pytest.mark.every_case), False])
 def test_token_files_may_be_each_hosts_own_if_they_are_the_same(settings, tmp_path, is_same):
     for host in range(2):
         (tmp_path / f"host-{host}").mkdir()

@@ -849,14 +849,14 @@ def test_a_loop_of_enabled_blocks_keeps_nothing_of_its_past(site: Site, lasting:
     target = "upstream:g" if lasting == "add" else "upstream:f"
     with ascend_adapt.enabled(plugins=[plugin(stays[lasting], name="lasting")] if lasting else [], device="cpu"):
         counts = []
-        for turn in range(24):
+        for turn in range(16):
             with ascend_adapt.enabled(plugins=[plugin(counting(target, [], name="passing"))], device="cpu"):
                 assert ascend_adapt.status()["passing"].state == "applied"
-            if turn in (11, 23):
+            if turn in (7, 15):
                 gc.collect()
                 counts.append(len(gc.get_objects()))
         assert upstream.f() == 1
-    assert counts[1] - counts[0] < 20  # two functions a turn would be 24
+    assert counts[1] - counts[0] < 14  # two functions a turn would be 16
 
 
 def test_a_loop_of_enable_and_disable_leaves_no_import_hooks(site: Site) -> None:

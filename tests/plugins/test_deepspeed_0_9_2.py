@@ -49,6 +49,7 @@ def test_the_losses_are_those_of_the_newest_release_bit_for_bit(newest, tmp_path
     assert states["no_shared_memory_build"] == states["elastic_log"] == "skipped"
 
 
+@pytest.mark.every_case
 def test_without_the_patch_the_gradient_is_lost(tmp_path):
     code, losses, states, reported = run(OLD, tmp_path, "--disable", "keep_missing_grads")
     assert (code, losses, states["keep_missing_grads"]) == (1, None, "disabled")

@@ -77,12 +77,12 @@ TABLE: dict[str, dict[str, Runs | Fails]] = {
     NEWEST: {"pipeline": Runs(), "masked_pipeline": Runs(), "zero_1": PLAIN, "zero_2": PLAIN, "zero_3": PLAIN},
 }
 # tests/plugins/test_deepspeed_0_9_2.py has the masked pipeline of both.
-IN_CI = {"0.9.2": ("pipeline", "zero_1"), NEWEST: ("pipeline", "zero_1")}
-ASKED = os.environ.get("DEEPSPEED_RELEASE")
+IN_CI = {"0.9.2": ("pipeline",), NEWEST: ("pipeline", "zero_1")}
+ASKED = os.environ.get("DEEPSPEED_RELEASE", "").replace("newest", NEWEST)
 CHOSEN = {ASKED: tuple(TABLE.get(ASKED, ()))} if ASKED else IN_CI
 
 # Release -> jobs of tests/jobs/weights_alone.py, and what each says without the two patches; where it says nothing, the
-# weights that were there before come back with the first step. CI has the first of each release.
+# weights that were there before come back with the first step. CI has the first of the oldest release.
 NO_FILE, COME_BACK = "FileNotFoundError", ""
 WEIGHTS_ALONE = {
     "0.9.2": {("1", "float32", "removed"): NO_FILE, ("0", "float16", "kept"): COME_BACK},
@@ -92,8 +92,8 @@ WEIGHTS_ALONE = {
 ALONE = [
     (one, job)
     for one, jobs in WEIGHTS_ALONE.items()
-    for job in (list(jobs) if ASKED else list(jobs)[:1])
-    if one in CHOSEN
+    for job in jobs
+    if one == ASKED or (not ASKED and (one, job) == ("0.9.2", ("1", "float32", "removed")))
 ]
 
 
@@ -180,8 +180,9 @@ def test_bf16_in_the_pipeline_engine_is_resumed() -> None:
     assert code == 0, text[-4000:]
     assert reported["on"] == reported["resumed"]
     assert reported["shapes"] == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    code, reported, text = _resumed("--disable", "deepspeed.bf16_shapes_are_saved", nproc="1")
-    assert (code, reported["on"] == reported["resumed"], reported["shapes"]) == (0, True, []), text[-4000:]
+    if ASKED:
+        code, reported, text = _resumed("--disable", "deepspeed.bf16_shapes_are_saved", nproc="1")
+        assert (code, reported["on"] == reported["resumed"], reported["shapes"]) == (0, True, []), text[-4000:]
     both = ("--disable", "deepspeed.bf16_states_of_each_rank", "--disable", "deepspeed.bf16_shapes_are_saved")
     code, _, text = _resumed(*both, nproc="1")
     assert (code != 0, "KeyError" in text) == (True, True), text[-2000:]
@@ -192,6 +193,7 @@ def _resumed(*options: str, nproc: str = "2") -> tuple[int, dict[str, Any], str]
         return _run(NEWEST, folder, [nproc, "bf16_resumed.py", f"{folder}/checkpoint"], options)
 
 
+@pytest.mark.skipif(not ASKED, reason="only on the releases of make behaviour")
 def test_the_references_differ() -> None:
     assert reference("plain")[0] == reference("one_step_ahead")[0]
     assert reference("plain")[1:] != reference("one_step_ahead")[1:]

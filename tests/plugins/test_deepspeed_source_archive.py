@@ -48,6 +48,7 @@ def test_bf16_without_zero_resumes_from_the_saved_weights(tmp_path):
     assert "mp_rank_00_model_states.pt: has no optimizer states" in output
 
 
+@pytest.mark.every_case
 def test_without_the_patch_it_resumes_from_its_initial_weights(tmp_path):
     apart, output = resumed(tmp_path, "--disable", "deepspeed.fp32_weights_follow")
     assert apart > 0.2

@@ -370,7 +370,7 @@ def test_gpt_neoxs_own_defaults_reach_deepspeed(neox: Site, given, numerics, the
     neox.package("deepspeed.runtime", "")
     neox.write(deepspeed__runtime__constants=f"GRADIENT_CLIPPING_DEFAULT = {theirs}\n")
     script = CLIPPING.format(given=given)
-    output = neox.run(script, ASCEND_ADAPT_NUMERICS=numerics, ASCEND_ADAPT_PLUGINS="gpt_neox")
+    output = neox.fork(script, ASCEND_ADAPT_NUMERICS=numerics, ASCEND_ADAPT_PLUGINS="gpt_neox")
     assert json.loads(output.splitlines()[-1]) == reported
     assert output.count("is GPT-NeoX's default, which it does not pass to DeepSpeed, whose default is") == (
         1 if warned else 0

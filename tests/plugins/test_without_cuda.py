@@ -56,7 +56,7 @@ def run(site):
 
     def call(code, **environ):
         (site.folder / "codebase" / "checks.py").write_text(HEAD + code)
-        return site.run(BEGIN, **environ)
+        return site.fork(BEGIN, **environ)
 
     return call
 

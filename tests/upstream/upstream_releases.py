@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,7 @@ class Upstream:
         folder = RELEASES.tree(self.distribution, release)
         return SourceTree(folder / "src" if (folder / "src").is_dir() else folder)
 
+    @functools.cache  # noqa: B019  of the few in UPSTREAMS
     def patches(self) -> list[Registered]:
         """Return the patches of the plugins of this project that its releases decide about."""
         ours = [one for one in PluginManager().patches() if one.distribution == "ascend_adapt"]

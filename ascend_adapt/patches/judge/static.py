@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import copy
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +106,8 @@ def _check(patch: Patch, tree: SourceTree) -> None:
                 )
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
-        rewrite_definition(patch, functions[0])
+        # A copy: the tree of the file is kept for the next patch.
+        rewrite_definition(patch, replace(functions[0], node=copy.deepcopy(functions[0].node)))
     if patch.kind in ("wrap", "replace") and patch.function is not None:
         for one in found:
             _check_function(patch, one.node)
@@ -210,7 +214,8 @@ def find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Fo
     source = tree.source_of(module)
     if source is None:
         raise PatchDrift(f"{module}: is not in {tree.root}")
-    parsed = syntax.parse_file(source)
+    status = source.stat()
+    parsed = _parsed(source, status.st_mtime_ns, status.st_size)
     found = syntax.find(parsed, path)
     if found or len(path) == 1:
         return found
@@ -220,6 +225,11 @@ def find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Fo
                 if tree.source_of(home) is not None and (home, (name,)) != (module, path[:-1]):
                     found += find(home, (name, path[-1]), tree)
     return found
+
+
+@functools.lru_cache(maxsize=2)  # patches of one module follow each other; half of a judgement is parsing
+def _parsed(source: Path, mtime_ns: int, size: int) -> ast.Module:
+    return syntax.parse_file(source)
 
 
 def _origins(base: ast.expr, parsed: ast.Module, module: str, source: Path) -> list[tuple[str, str]]:

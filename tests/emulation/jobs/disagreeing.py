@@ -1,4 +1,4 @@
-"""Calls of collectives that differ between two ranks, each on its own group; each rank records its error."""
+"""Collectives that rank 1 never calls, or that differ between two ranks, each on its own group; errors are recorded."""
 
 import os
 
@@ -49,6 +49,17 @@ for name, call in MISTAKES.items():
         record([name, str(error)])
     else:
         record([name, "nothing was raised"])
+
+store, alone = dist.distributed_c10d._get_default_store(), dist.new_group([0, 1])
+dist.all_reduce(ones(), group=alone)
+if RANK == 0:
+    try:
+        dist.all_reduce(ones(), group=alone)
+        torch.npu.synchronize()
+    except RuntimeError as error:
+        record(["one stays away", str(error)])
+    store.set("recorded", "")
+store.wait(["recorded"])
 
 groups = [dist.new_group([0, 1]) for _ in range(2)]
 for group in groups:

@@ -1,4 +1,4 @@
-"""A model under each stage of DeepSpeed's ZeRO; records accelerator and backend, then (stage, optimizer, losses)."""
+"""DeepSpeed's ZeRO-1 and ZeRO-3; records accelerator and backend, then (stage, optimizer, losses)."""
 
 import os
 
@@ -10,7 +10,7 @@ from record import record
 RANK = int(os.environ["RANK"])
 deepspeed.init_distributed()
 record([get_accelerator().device_name(), get_accelerator().communication_backend_name()])
-for stage in (1, 2, 3):
+for stage in (1, 3):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
     config = {
@@ -24,7 +24,7 @@ for stage in (1, 2, 3):
     x = (torch.arange(16.0).reshape(2, 8) / 16 + RANK).to(engine.device, torch.bfloat16)
     y = torch.tensor([RANK, 1], device=engine.device)
     losses = []
-    for _ in range(4):
+    for _ in range(3):
         loss = torch.nn.functional.cross_entropy(engine(x).float(), y)
         engine.backward(loss)
         engine.step()

@@ -141,22 +141,45 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(ascend_run, corp
     assert not (tmp_path / "run").exists()
 
 
-def test_two_ranks_train_on_real_text(ascend_run, corpus, tmp_path):
-    argv = ["--nproc", "2", "--device", "cpu", "--log-dir", "run", "--native", "megatron", *SIZES.split()]
-    done = ascend_run(*argv, *words_of(corpus), "--tensor-model-parallel-size", "2", OMP_NUM_THREADS="1")
+def saving(corpus, folder):
+    """The arguments of two tensor-parallel ranks that save every third step, and resume."""
+    words = [*SIZES.split(), *words_of(corpus), "--tensor-model-parallel-size", "2", "--log-interval", "1"]
+    words += ["--train-iters", "12", "--lr-decay-iters", "12", "--save-interval", "3"]
+    words += ["--save", folder, "--load", folder]
+    words += ["--hidden-dropout", "0.1", "--attention-dropout", "0.1"]
+    return ["--nproc", "2", "--device", "cpu", "--log-dir", folder, "--native", "megatron", *words]
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def straight(corpus, tmp_path_factory):
+    """The folder of a job that was not killed, and what it printed."""
+    folder = tmp_path_factory.mktemp("straight")
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *saving(corpus, "run")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith(" iteration")]
-    assert [line.split("|")[0].split()[1] for line in lines] == ["2/", "4/", "6/"]
+    return folder / "run", done.stdout
+
+
+def test_two_ranks_train_on_real_text(ascend_run, straight):
+    run_dir, printed = straight
+    lines = [line for line in printed.splitlines() if line.startswith(" iteration")]
+    assert [line.split("|")[0].split()[1] for line in lines] == [f"{number}/" for number in range(1, 13)]
     assert all(" | consumed tokens: " in line and line.endswith(" |") for line in lines)
-    assert "validation loss at iteration 6 | lm loss value: " in done.stdout
-    assert "validation loss at the end of training for test data | " in done.stdout
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["iteration"] for row in rows] == [2, 4, 6]
+    assert "validation loss at iteration 6 | lm loss value: " in printed
+    assert "validation loss at the end of training for test data | " in printed
+    rows = rows_of(run_dir)
+    assert [row["iteration"] for row in rows] == list(range(1, 13))
     assert rows[-1]["lm_loss"] < rows[0]["lm_loss"] < 6.5  # of 512 rows: a loss of 6.2 at the start
-    configuration = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    configuration = yaml.safe_load((run_dir / "config.yaml").read_text())
     assert (configuration["parallel"]["tensor"], configuration["dialect"]) == (2, "megatron")
     # The configuration that was kept is one that a run can be started from.
-    again = ascend_run("--nproc", "2", "--device", "cpu", "--dry-run", "-m", "ascend_adapt.native", "run/config.yaml")
+    kept = str(run_dir / "config.yaml")
+    again = ascend_run("--nproc", "2", "--device", "cpu", "--dry-run", "-m", "ascend_adapt.native", kept)
     assert again.returncode == 0, again.stderr
 
 
@@ -181,31 +204,22 @@ def test_a_run_on_a_terminal_has_a_bar_below_its_lines(corpus, tmp_path):
     assert {line.rstrip() for line in log.splitlines()} <= set(lines)
 
 
-def test_a_killed_run_resumes_bit_for_bit(ascend_run, corpus, tmp_path):
-    words = [*SIZES.split(), *words_of(corpus), "--log-interval", "1", "--train-iters", "12", "--lr-decay-iters", "12"]
-    words += ["--save-interval", "3", "--hidden-dropout", "0.1", "--attention-dropout", "0.1"]
-
-    def argv(folder):
-        kept = ["--log-dir", folder, "--native", "megatron", *words, "--save", folder, "--load", folder]
-        return ["--nproc", "2", "--device", "cpu", *kept]
-
+def test_a_killed_run_resumes_bit_for_bit(ascend_run, corpus, straight, tmp_path):
     def losses(folder):
-        rows = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
-        return [(row["iteration"], row["lm_loss"], row["grad_norm"]) for row in map(json.loads, rows)]
+        return [(row["iteration"], row["lm_loss"], row["grad_norm"]) for row in rows_of(folder)]
 
-    assert ascend_run(*argv("straight"), OMP_NUM_THREADS="1").returncode == 0
-    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *argv("killed")]
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", *saving(corpus, "killed")]
     job = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE)
     ranks = wait_for(tmp_path / "killed", "iter_0000003")
     for pid in ranks:
         os.kill(pid, signal.SIGKILL)
     assert job.wait(60) != 0
     job.stdout.close()
-    done = ascend_run(*argv("killed"), OMP_NUM_THREADS="1")
+    done = ascend_run(*saving(corpus, "killed"), OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert re.search(r"resuming from killed/iter_00000(03|06|09|12), iteration", done.stdout)
-    assert losses("killed") == losses("straight")
-    assert len(losses("killed")) == 12
+    assert losses(tmp_path / "killed") == losses(straight[0])
+    assert len(losses(tmp_path / "killed")) == 12
 
 
 def wait_for(folder, checkpoint):

@@ -99,7 +99,7 @@ def test_one_rank_is_not_timed():
 
 def test_slow_rank_of_a_job_is_found(settings, tmp_path):
     """Rank 1 sleeps where it gets samples, and in its MLPs; tensor-parallel ranks wait for each other all the time."""
-    made = config(GPT2, tensor=2)
+    made = config(GPT2, tensor=2, micro=4)
     settings = replace(settings, parallel=made.parallel, batch=made.batch, eval_interval=0)
     settings = replace(settings, logging=replace(settings.logging, interval=8))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(settings)))

@@ -27,6 +27,7 @@ def test_models_can_be_made(launch, torch_npu):
     assert ended.outcome(PATCH)["state"] == "applied"
 
 
+@pytest.mark.every_case
 def test_without_the_patch_nothing_can_be_imported(launch, torch_npu):
     ended = launch("import_models.py", "--disable", PATCH, python_path=torch_npu)
     assert ended.code == 1

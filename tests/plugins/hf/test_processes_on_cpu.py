@@ -14,6 +14,7 @@ def test_ranks_are_a_group(launch):
     assert ended.outcome(PATCH)["state"] == "applied"
 
 
+@pytest.mark.every_case
 def test_without_the_patch_each_rank_is_alone(launch):
     ended = launch("group.py", "--nproc", "2", "--disable", PATCH)
     assert ended.reported == [[1, "DistributedType.NO", 1.0], [1, "DistributedType.NO", 1.0]]

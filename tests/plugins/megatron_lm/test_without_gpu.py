@@ -99,7 +99,7 @@ def run(site):
     core.write_text("__version__ = '0.12.1'\nimport megatron.core.utils, megatron.core.jit, megatron.core.fusions\n")
     # As in a checkout: megatron itself has no code.
     (site.folder / "megatron/__init__.py").unlink()
-    return lambda code: site.run(BEGIN + code)
+    return lambda code: site.fork(BEGIN + code)
 
 
 def test_kernels_can_be_defined_without_triton_and_nobody_else_sees_it(run):

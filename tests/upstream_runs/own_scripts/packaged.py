@@ -12,7 +12,8 @@ from upstream_job import Place
 PICOGPT = """\
 from picogpt import PicoGPT
 
-pico = PicoGPT(tokenizer_name="gpt2", n_embd=24, n_layer=1, block_size=16, batch_size=2, train_steps=200, dropout=0.0)
+sizes = {"n_embd": 16, "n_head": 2, "n_layer": 1, "block_size": 8, "batch_size": 2}
+pico = PicoGPT(tokenizer_name="gpt2", **sizes, train_steps=200, dropout=0.0)
 pico.train_with_file("corpus.txt")
 pico.save_model("model.pt")
 """
