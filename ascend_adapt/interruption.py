@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -69,16 +70,20 @@ def ignored() -> Iterator[None]:
 
 
 def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, stdout: int | IO[bytes] | None = None) -> int:
-    """Run a command to its end and return its exit code; an interruption sends it SIGTERM and waits for it."""
-    with subprocess.Popen(command, env=env, stdout=stdout) as process:
+    """Run a command to its end and return its exit code; an interruption sends its group SIGTERM and waits for it.
+
+    It has a session of its own, since Ctrl-C reaches every process of a terminal's session: with the SIGTERM from here
+    that would be two signals, by which a launcher is asked to skip its grace period.
+    """
+    with subprocess.Popen(command, env=env, stdout=stdout, start_new_session=True) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(_CLEANING_S)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             raise
 
 

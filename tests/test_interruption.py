@@ -73,6 +73,18 @@ def test_a_process_that_the_command_started_ends_first():
         assert process.communicate(timeout=60)[0] == "ended in order\n"
 
 
+def test_ctrl_c_reaches_such_a_process_once():
+    """A terminal signals every process of its foreground group."""
+    both = "signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\nprint("
+    counting = STARTING.replace('print("began', f'{both}"began')
+    with subprocess.Popen(
+        [sys.executable, "-c", counting], stdout=-1, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout.readline() == "began\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == "ended in order\n"
+
+
 def test_the_handlers_of_the_caller_return(handlers):
     with interruption.as_exception():
         assert signal.getsignal(signal.SIGTERM) is not handlers[signal.SIGTERM]

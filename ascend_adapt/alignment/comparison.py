@@ -26,17 +26,27 @@ def compare(a: dict[int, Recording], b: dict[int, Recording]) -> Report:
         AlignmentError: they have no step in common, or ranks that cannot be matched.
     """
     report = Report()
-    for group in matched(a, b):
+    groups = list(matched(a, b))
+    for name, run, compared in (
+        ("A", a, {id(one) for group in groups for one in group.ours}),
+        ("B", b, {id(one) for group in groups for one in group.theirs}),
+    ):
+        if left := [rank for rank, one in sorted(run.items()) if id(one) not in compared]:
+            report.note(f"not recorded in the other run, and not compared: {_shown('ranks', left)} of {name}")
+    for group in groups:
         steps = group.steps()
         report.steps = report.steps or steps
         every = {number for one in (*group.ours, *group.theirs) for number in one.steps}
         if missing := sorted(every - set(steps)):
-            shown = ", ".join(map(str, missing[:8])) + ", ..." * (len(missing) > 8)
-            report.note(f"not recorded by every rank of both runs, and not compared: steps {shown}")
+            report.note(f"not recorded by every rank of both runs, and not compared: {_shown('steps', missing)}")
         finding = _first_of_ranks(group, steps, report)
         if finding is not None:
             report.findings.append(finding)
     return report
+
+
+def _shown(name: str, numbers: list[int]) -> str:
+    return f"{name} {', '.join(map(str, numbers[:8]))}{', ...' * (len(numbers) > 8)}"
 
 
 def _first_of_ranks(group: RankGroup, steps: list[int], report: Report) -> Finding | None:

@@ -41,16 +41,18 @@ class Site:
 
 
 def sites(folder: Path) -> tuple[list[Site], list[str]]:
-    """Return the patch sites in all Python files of a folder, and the files that do not parse."""
+    """Return the patch sites in all Python files of a folder, and why some files could not be read."""
     own = {folder.name, *(path.name for path in folder.iterdir() if path.is_dir())}
     found, problems = [], []
     for file in sorted(folder.rglob("*.py")):
         try:
-            tree = syntax.parse_file(file)
+            of_file = [site for site in _of_module(syntax.parse_file(file), file) if site.root not in own]
         except PatchDrift as error:
             problems.append(str(error))
-            continue
-        found += [site for site in _of_module(tree, file) if site.root not in own]
+        except RecursionError:
+            problems.append(f"{file}: an expression is nested too deeply")
+        else:
+            found += of_file
     return found, problems
 
 

@@ -17,8 +17,13 @@ Check = Callable[[Any], str]
 
 
 def text(value: Any) -> str:
-    """Check that a value is a string that is not blank."""
-    return "" if isinstance(value, str) and value.strip() else "text"
+    """Check that a value is a string that is not blank, and Unicode: JSON can spell half of a surrogate pair."""
+    return "" if isinstance(value, str) and value.strip() and is_unicode(value) else "text"
+
+
+def is_unicode(value: str) -> bool:
+    """Return whether a string has no half of a surrogate pair, which no tokenizer reads."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def one_of(*choices: Any) -> Check:

@@ -55,7 +55,8 @@ SECRET = re.compile(
 IN_ADDRESS = re.compile(r"(\w+://)[^/@\s]+@")
 TOKEN_IN_TEXT = re.compile(
     r"(?i)\b(hf_\w{20,}|gh[pousr]_\w{20,}|sk-[\w-]{16,}|AKIA\w{12,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+)"
-    r"|((?:password|passwd|token|secret|api[_-]?key|authorization)[\"']?\s*[:=]\s*(?:bearer\s+)?)[^\s,;\"']+"
+    r"|((?:password|passwd|token|secret|api[_-]?key|authorization)[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token)\s+)?"
+    r"|--[\w-]*(?:password|passwd|token|secret|api[_-]?key)\s+(?!-)[\"']?)[^\s,;\"']+"
 )
 ERROR = re.compile(r"\[ERROR\]|\bE[A-Z0-9]\d{4}\b")
 HIDDEN = "<hidden>"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ascend_adapt import terminal
+from ascend_adapt.diagnosis.collect import without_secrets
 from ascend_adapt.errors import SettingsError
 from ascend_adapt.problems import error_codes, explanation, facts, known, log_text
 from ascend_adapt.problems.error_codes import ErrorCode
@@ -42,7 +43,7 @@ class LogReport:
 def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[LogReport], list[str]]:
     """Return a report of each log, and plugin errors. In a folder, rank logs are read, or else all ``*.log`` files.
 
-    ``-`` is standard input.
+    ``-`` is standard input. Lines of a log are shown without passwords and tokens, since reports are shared.
 
     Raises:
         SettingsError: a log cannot be read, or a folder has none.
@@ -51,7 +52,7 @@ def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[Log
     reports = []
     for file in (one for path in paths for one in _logs(path)):
         log = log_text.read(file)
-        found = explanation.explain(log, problems, facts.of_text(log.text))
+        found = [_without_secrets(one) for one in explanation.explain(log, problems, facts.of_text(log.text))]
         unknown = () if found else _last_exception(log)
         reports.append(
             LogReport(str(file), tuple(found), tuple(error_codes.codes_in(log)), unknown, not log.text.strip())
@@ -59,12 +60,22 @@ def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[Log
     return reports, faults
 
 
+def _without_secrets(found: Found) -> Found:
+    return replace(
+        found,
+        cause=without_secrets(found.cause),
+        shown_by=tuple(map(without_secrets, found.shown_by)),
+        frames=tuple(replace(one, code=without_secrets(one.code)) for one in found.frames),
+    )
+
+
 def _last_exception(log: LogText) -> tuple[str, ...]:
     index = log.last_exception()
     if index is None:
         return ()
     frames = explanation.last_frames(log.frames(index))
-    return (f"{log.number(index)}: {log.lines[index].strip()}", *map(str, frames))
+    shown = (f"{log.number(index)}: {log.lines[index].strip()}", *map(str, frames))
+    return tuple(map(without_secrets, shown))
 
 
 def _logs(path: Path) -> list[Path]:

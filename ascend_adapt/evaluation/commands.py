@@ -37,7 +37,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     evaluate.add_argument(
         "--stride", type=int, metavar="N", help="ppl: tokens that each window predicts (default: a full context)"
     )
-    evaluate.add_argument("--json-key", default="text", metavar="KEY", help="ppl: key of the text (default: text)")
+    evaluate.add_argument("--json-key", metavar="KEY", help="ppl: key of the text (default: text)")
     evaluate.add_argument(
         "--pattern-id", type=int, metavar="N", help="copa with GLM: its pattern (default: the finetuning run's, else 0)"
     )
@@ -103,13 +103,24 @@ def _common_options(command: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(known: argparse.Namespace) -> int:
+    others = [name for name in ("--stride", "--json-key") if getattr(known, name[2:].replace("-", "_")) is not None]
+    if others and known.task != "ppl":
+        raise SettingsError(f"{', '.join(others)}: given, expected only for --task ppl — leave it out")
     return _with_model(known, _evaluated, _show_evaluation)
 
 
 def _generate(known: argparse.Namespace) -> int:
+    from ascend_adapt.data.json_lines import is_unicode
+
     if not known.prompt and known.prompt_file is None:
         raise SettingsError(
             "--prompt: not given, expected at least one prompt — add --prompt TEXT or --prompt-file FILE"
+        )
+    broken = [number for number, prompt in enumerate(known.prompt, 1) if not is_unicode(prompt)]
+    if broken:
+        raise SettingsError(
+            f"--prompt: prompt {', '.join(map(str, broken))} is not UTF-8, expected text — correct the terminal's "
+            "encoding, or use --prompt-file"
         )
     if "" in known.stop:
         raise SettingsError("--stop: is empty, expected a stop string — leave it out")
@@ -163,6 +174,7 @@ def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
     import subprocess
     import tempfile
 
+    _check_checkpoint(known)
     scratch = Path(tempfile.mkdtemp(prefix="ascend-adapt-"))
     result = scratch / "result.json"
     device = ["--device", known.device] if known.device else []
@@ -182,18 +194,33 @@ def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def _check_checkpoint(known: argparse.Namespace) -> None:
+    """Raise what every rank would raise, and some of them only as the failure of another."""
+    with _torch_is_installed():
+        from ascend_adapt.checkpoint.detection import open_checkpoint
+        from ascend_adapt.checkpoint.source import Given
+        from ascend_adapt.evaluation.language_model import check_divisible
+    check_divisible(open_checkpoint(known.model, Given(config=known.config)), known.tp)
+
+
+@contextmanager
+def _torch_is_installed() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise DataError(not_installed(error.name, "evaluation", "native")) from error
+
+
 def _of_this_process(
     known: argparse.Namespace, work: Callable[[LanguageModel, Text, argparse.Namespace], dict[str, Any]]
 ) -> dict[str, Any] | None:
     """Return the result; None on ranks other than the first."""
-    try:
+    with _torch_is_installed():
         import torch  # noqa: F401
 
         from ascend_adapt.evaluation.glm_run import GlmRun
         from ascend_adapt.evaluation.language_model import LanguageModel, ranks_of_this_job
         from ascend_adapt.evaluation.text import TokenizerOptions, tokenizer_of
-    except ModuleNotFoundError as error:
-        raise DataError(not_installed(error.name, "evaluation", "native")) from error
     with ranks_of_this_job(known.device) as mesh:
         model = LanguageModel.load(known.model, mesh, known.dtype, known.config)
         options = TokenizerOptions(known.tokenizer_type, known.vocab_file, known.merge_file)
@@ -225,7 +252,7 @@ def _evaluated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace)
     is_glm = isinstance(tokenizer, GlmRun)
     if is_glm and known.task != "copa":
         raise SettingsError(f"--task {known.task}: {model.source.path} is GLM, expected copa for it — choose copa")
-    if known.pattern_id is not None and not (is_glm and known.task == "copa"):
+    if known.pattern_id is not None and not is_glm:
         raise SettingsError("--pattern-id: given, expected only for --task copa with GLM — leave it out")
 
     with _progress() as report:
@@ -238,7 +265,7 @@ def _evaluated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace)
             result = copa.evaluate(model, tokenizer, known.data, **common)
         else:
             result = text_perplexity.evaluate(
-                model, tokenizer, known.data, stride=known.stride, key=known.json_key, **common
+                model, tokenizer, known.data, stride=known.stride, key=known.json_key or "text", **common
             )
     return {"task": known.task, "data": str(known.data), **result}
 

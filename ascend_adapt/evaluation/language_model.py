@@ -57,7 +57,7 @@ class LanguageModel(InferenceModel):
             CheckpointError: it cannot be read, or its heads cannot be divided over the ranks.
         """
         model, ranks = source.model, mesh.parallel.tensor
-        _check_divisible(source, ranks)
+        check_divisible(source, ranks)
         rows = -(-model.padded_vocab_size // ranks) * ranks
         with torch.device("meta"):
             decoder = Decoder(
@@ -86,7 +86,12 @@ class LanguageModel(InferenceModel):
         return f"{self.model.padded_vocab_size} rows{note if padding else ''}"
 
 
-def _check_divisible(source: Source, ranks: int) -> None:
+def check_divisible(source: Source, ranks: int) -> None:
+    """Check that a checkpoint's model can be divided over ``ranks``.
+
+    Raises:
+        CheckpointError: heads or columns cannot be divided.
+    """
     model: Model = source.model
     sizes = {name: getattr(model, name) for name in ("num_heads", "num_query_groups", "ffn_hidden_size")}
     wrong = [f"{name} {size}" for name, size in sizes.items() if size % ranks]

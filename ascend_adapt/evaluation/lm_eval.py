@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt.errors import SettingsError, not_installed
+from ascend_adapt.errors import AdaptError, SettingsError, not_installed
 
 try:
     from lm_eval.__main__ import cli_evaluate
@@ -54,8 +54,9 @@ class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
         if not str(batch_size).isdecimal():
             raise SettingsError(f"--batch_size: {batch_size}, expected a number — give one")
         self.batch_size, self.max_gen_toks = int(batch_size), max_gen_toks
+        # "cuda:0" is what lm-eval passes without --device, on every host.
         # Never exited: lm-eval has no hook at the end of an evaluation.
-        self._job = ranks_of_this_job(device)
+        self._job = ranks_of_this_job(None if device == "cuda:0" else device)
         self.model = LanguageModel.load(Path(model), self._job.__enter__(), dtype)
         self.text = tokenizer_of(self.model.source, TokenizerOptions(tokenizer_type, vocab_file, merge_file))
 
@@ -118,4 +119,7 @@ class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except AdaptError as error:
+        raise SystemExit(f"{error}") from None

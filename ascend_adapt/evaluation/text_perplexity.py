@@ -76,7 +76,7 @@ def _documents(data: Path, key: str) -> list[str]:
     if data.suffix != ".txt":
         return [row[key] for row in read_rows(data, {key: text})]
     try:
-        document = data.read_text(encoding="utf-8")
+        document = data.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise DataError(f"{data}: cannot be read ({error}), expected UTF-8 text — correct --data") from error
     if not document.strip():

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ascend_adapt import probe
-from ascend_adapt.errors import TrainingError
+from ascend_adapt.errors import SettingsError, TrainingError
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 """Collective backend of each kind of device."""
@@ -23,12 +23,29 @@ def of_this_rank(kind: str | None = None) -> torch.device:
     """Return the device of this rank, by LOCAL_RANK, and make it the current one.
 
     ``kind`` None: the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else the one this host has.
+
+    Raises:
+        SettingsError: there is no such kind, or torch finds no device of it.
     """
     kind, _ = probe.device_to_use(kind or os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)
+    if kind not in BACKENDS:
+        raise SettingsError(f"--device: {kind}, expected auto or one of {', '.join(BACKENDS)} — correct it")
     if kind == "cpu":
         return torch.device("cpu")
     if kind == "npu":
-        importlib.import_module("torch_npu")
+        try:
+            importlib.import_module("torch_npu")
+        except ModuleNotFoundError as error:
+            if error.name != "torch_npu":
+                raise
+            raise SettingsError(
+                "--device npu: torch_npu is not installed, expected the version of this torch — run ascend-adapt doctor"
+            ) from error
+    if not getattr(torch, kind).is_available():
+        raise SettingsError(
+            f"--device {kind}: torch {torch.__version__} finds no such device, expected one — use --device cpu, or run "
+            f"ascend-adapt doctor --device {kind}"
+        )
     device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
     _module(device).set_device(device)
     return device

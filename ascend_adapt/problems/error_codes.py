@@ -13,7 +13,7 @@ from ascend_adapt.problems.log_text import LogText
 DEVICE_LOG = (
     "device log: $ASCEND_PROCESS_LOG_PATH, else ~/ascend/log/debug/plog/plog-<pid>_*.log on the host of that rank"
 )
-_NUMBER = r"(?:error code(?: is)?:?|errno:|runtime result = |ErrCode=|failed ?: ?)\s*(?P<number>\d{6})\b"
+_NUMBER = r"(?:error code(?: is)? ?:?|errno:|runtime result = |ErrCode=|failed ?: ?)\s*(?P<number>\d{6})\b"
 _LETTERS = r"\b(?P<letters>E[A-Z]\d{4}|E\d{5}|ERR0\d{4})\b"
 _CODE = re.compile(f"{_NUMBER}|{_LETTERS}")
 

@@ -61,8 +61,13 @@ class Found:
 
 
 def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Found]:
-    """Return the problems that a log shows, in log order; general ones only if no specific one matches."""
+    """Return the problems that a log shows, in log order.
+
+    General ones count only if no specific one matches; of two specific ones for a line, the one in a context.
+    """
     found = [one for problem in problems if (one := _in_log(log, problem, facts)) is not None]
+    in_context = {one.line for one in found if one.problem.near is not None and not one.problem.general}
+    found = [one for one in found if one.problem.near or one.problem.general or one.line not in in_context]
     specific = {index for one in found if not one.problem.general for index in range(one.line - 30, one.line + 31)}
     kept = [one for one in found if not one.problem.general or one.line not in specific]
     return sorted(kept, key=lambda one: one.line)

@@ -8,6 +8,8 @@ from collections import Counter
 from typing import Any
 
 PROFILED = 2
+FIRST = 3
+"""Steps whose end, in seconds since the start, is kept. With ``--compile`` the second is the first compiled one."""
 
 
 class Clock:
@@ -19,7 +21,7 @@ class Clock:
         self.seconds: list[float] = []
         self.facts: dict[str, Any] = {}
         self.profile: Any = None
-        self.before = self.began = time.perf_counter()
+        self.start()
 
     @property
     def total_steps(self) -> int:
@@ -28,6 +30,10 @@ class Clock:
 
     def begin(self) -> None:
         """The model is built, and the first step begins."""
+
+    def start(self) -> None:
+        """Training starts now; else it started when the clock was made."""
+        self.before = self.began = time.perf_counter()
 
     def tick(self, loss: float) -> None:
         """End a step; synchronises with the device."""
@@ -41,6 +47,8 @@ class Clock:
             self.seconds.append(now - self.before)
         if self.on_gpu:
             self._look(torch, done + 1)
+        if done < FIRST:
+            self.facts.setdefault("first_steps_s", []).append(round(now - self.began, 2))
         if done + 1 == self.warm_up:
             self.facts["warm_up_s"] = now - self.began
         self.before = time.perf_counter()

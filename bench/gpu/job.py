@@ -95,6 +95,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         config = shape.config(
             options.micro_batch, options.accumulation, clock.total_steps, options.dropout, prefix, options.arguments
         )
+        clock.start()
         SIDES[options.side](config, clock)
     middle = statistics.median(clock.seconds)
     quarter = sorted(clock.seconds)[len(clock.seconds) // 4], sorted(clock.seconds)[3 * len(clock.seconds) // 4]

@@ -1,4 +1,5 @@
-"""Our kernels and Liger-Kernel 0.8.5's functions of ``liger_kernel.transformers.functional``: bf16, both passes.
+"""Our kernels and Liger-Kernel 0.8.5's functions of ``liger_kernel.transformers.functional``: bf16, both passes, time
+of the device.
 
 ``python -m bench.gpu.liger [--tiny]``; on the CPU both are in Triton's interpreter (``TRITON_INTERPRET=1``, and the
 packages of ``.triton``), where a ratio means nothing.
@@ -37,8 +38,12 @@ def compared(*, tiny: bool) -> Iterator[Compared]:
             result = mine(*tensors)
             grad = tuple(map(torch.ones_like, result)) if isinstance(result, tuple) else torch.ones_like(result)
             sides = {"ours": with_backward(mine, tensors, grad), "liger": with_backward(other, tensors, grad)}
-            took = medians_ms(sides, *((1, 1) if tiny else ()))
-            details = f"{took['ours']:.3f} and {took['liger']:.3f} ms"
+            took = medians_ms(sides, *((1, 1) if tiny else ()), device_only=True)
+            with_host = medians_ms(sides, *((1, 1) if tiny else ()))
+            details = (
+                f"{took['ours']:.3f} and {took['liger']:.3f} ms; with the host's time {with_host['ours']:.3f} and "
+                f"{with_host['liger']:.3f}"
+            )
             return Compared(name, took["ours"] / took["liger"], WANTED, details)
 
         return attempt(name, compare)
@@ -71,8 +76,8 @@ def compared(*, tiny: bool) -> Iterator[Compared]:
         yield beside(
             f"rotary of two [{batch}, {heads}, {positions}, {width}], as projections leave them",
             [drawn(*shape), drawn(*shape)],
-            lambda q, k, cos=cos, sin=sin: tuple(
-                ours.rotary(each.transpose(1, 2), cos[:, None], sin[:, None]) for each in (q, k)
+            lambda q, k, cos=cos, sin=sin: ours.rotary(
+                q.transpose(1, 2), cos[:, None], sin[:, None], key=k.transpose(1, 2)
             ),
             # It writes to its arguments, so each call rotates them once more.
             lambda q, k, cos=cos, sin=sin: theirs.liger_rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin),

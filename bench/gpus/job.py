@@ -64,7 +64,7 @@ class TracedClock(Clock):
         self.gate = (Path(folder) / f"card-{card}").open("w")  # open, and locked, until the process ends
         fcntl.flock(self.gate, fcntl.LOCK_EX)
         (Path(folder) / os.environ["BENCH_ROW"]).touch()
-        self.before = self.began = time.perf_counter()
+        self.start()
 
     def _look(self, torch: Any, done: int) -> None:
         super()._look(torch, done)

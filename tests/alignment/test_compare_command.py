@@ -61,6 +61,11 @@ def test_what_cannot_be_compared_is_said(clean, tmp_path, capsys):
     (shorter / "rank-0" / "steps.jsonl").write_text("".join(kept))
     assert cli.main(["compare", str(clean()), str(shorter)]) == 0
     assert "and not compared: steps 3" in capsys.readouterr().out
+    more = tmp_path / "more"
+    for rank in ("rank-0", "rank-1"):
+        shutil.copytree(clean() / "rank-0", more / rank)
+    assert cli.main(["compare", str(clean()), str(more)]) == 0
+    assert "not recorded in the other run, and not compared: ranks 1 of B" in capsys.readouterr().out
     damaged = tmp_path / "damaged"
     shutil.copytree(clean(), damaged)
     (damaged / "rank-0" / "step-2.npy").write_bytes(b"\x93NUMPY")

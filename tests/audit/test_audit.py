@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +129,18 @@ def test_a_person_reads_groups(folder, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "patcher changes victim: 3 changed, 1 set to None, 1 setting, 1 added"
     assert "stale references to the original: 2" in lines
+
+
+def test_files_that_cannot_be_read_are_listed(folder, capsys):
+    package = folder / "patcher"
+    (package / "linked.py").symlink_to("absent.py")
+    (package / "loop").symlink_to("..")
+    (package / "sum.py").write_text(f"import victim\nvictim.core.total = {'+'.join(['a'] * 3000)}\n")
+    (package / "binary.py").write_bytes(b"x\0")
+    assert cli.main(["audit", "--json", "--static", str(package), "--upstream", str(folder)]) == 0
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [Path(one.partition(":")[0]).name for one in problems] == ["binary.py", "linked.py", "sum.py"]
+    assert "cannot be read: No such file or directory" in problems[1]
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,12 @@ def test_secrets_are_left_out():
         "PWD": "/w",
     }
     assert (
-        collect.without_secrets("api_key=sk-1234567890abcdefgh password: x1, ok")
-        == "api_key=<hidden> password: <hidden>, ok"
+        collect.without_secrets("api_key=sk-1234567890abcdefgh password: x1, ok; token='x2' Authorization: Basic x3")
+        == "api_key=<hidden> password: <hidden>, ok; token='<hidden>' Authorization: Basic <hidden>"
+    )
+    assert (
+        collect.without_secrets("train.py --hub-token x4 --password 'x5' --use-token --unk-token-id 5 --tokens 8")
+        == "train.py --hub-token <hidden> --password '<hidden>' --use-token --unk-token-id 5 --tokens 8"
     )
 
 

@@ -10,6 +10,7 @@ from evaluation.conftest import CONTEXT
 lm_eval = pytest.importorskip("lm_eval", reason="the extra eval is not installed")
 tokenizers = pytest.importorskip("tokenizers")
 
+from lm_eval.config.evaluate_config import EvaluatorConfig  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
@@ -65,7 +66,7 @@ def test_results_are_those_of_lm_evals_own_backend(folder):
     model, tasks = folder
     results = []
     for one in (
-        AscendAdaptLM(str(model), batch_size=2),
+        AscendAdaptLM(str(model), batch_size=2, device=EvaluatorConfig().device),
         HFLM(pretrained=str(model), dtype="float32", device="cpu", batch_size=2, max_length=CONTEXT),
     ):
         found = lm_eval.simple_evaluate(

@@ -116,6 +116,21 @@ def test_perplexity_with_a_stride_is_that_of_transformers(folders, theirs, run, 
     assert found["word_perplexity"] == pytest.approx(math.exp(-total / len(text.split(" "))), rel=1e-4)
 
 
+def test_a_byte_order_mark_is_not_part_of_the_text(folders, run, tmp_path):
+    texts = []
+    for name, encoding in (("plain.txt", "utf-8"), ("mark.txt", "utf-8-sig")):
+        (tmp_path / name).write_text("some text", encoding=encoding)
+        found = run("eval", "--task", "ppl", "--model", folders["gpt2"], "--data", tmp_path / name)
+        texts.append((found["bytes"], found["loss"]))
+    assert texts[0] == texts[1]
+
+
+def test_options_of_another_task_are_refused(folders, lines, capsys):
+    words = ["eval", "--task", "lambada", "--model", str(folders["gpt2"]), "--data", str(lines([{"text": "a b"}]))]
+    assert cli.main([*words, "--stride", "4", "--json-key", "body", *TOKENIZER]) == 2
+    assert "--stride, --json-key: given, expected only for --task ppl" in capsys.readouterr().err
+
+
 def test_windows_predict_every_token_once():
     pieces = list(windows(range(1, 24), 0, 8, 3))
     assert [token for _, predicted in pieces for token in predicted] == list(range(1, 24))
@@ -146,6 +161,7 @@ def test_a_text_ends_before_its_stop_string(folders, run):
         ("lambada", [{"text": "fine text"}, {"txt": "x"}], "data.jsonl:2: has no 'text'"),
         ("lambada", [{"text": "word"}], "expected at least two words"),
         ("lambada", ["text"], "data.jsonl:1: is a str, expected an object"),
+        ("lambada", [{"text": "half a pair \ud83d"}], "data.jsonl:1: text is .*expected text"),
         ("ppl", [], "has no lines"),
     ],
 )
@@ -168,6 +184,12 @@ def test_what_is_wrong_with_a_task_file_is_named(folders, lines, capsys, task, r
         ),
         ([*TOKENIZER, "--temperature", "0", "--top-k", "5"], 2, "greedy — leave them out"),
         ([*TOKENIZER, "--stop", ""], 2, "--stop: is empty"),
+        ([*TOKENIZER, "--prompt", "caf\udce9"], 2, "--prompt: prompt 2 is not UTF-8"),
+        ([*TOKENIZER, "--temperature", "1e-320"], 2, "--temperature: 1e-320, expected 0 .greedy. or at least 1e-30"),
+        ([*TOKENIZER, "--top-k", "5", "--seed", str(2**64)], 2, "--seed: 18446744073709551616, expected less than"),
+        ([*TOKENIZER, "--device", "cuda"], 2, "--device cuda: torch .* finds no such device"),
+        ([*TOKENIZER, "--device", "cuda:0"], 2, "--device: cuda:0, expected auto or one of cpu, cuda, npu"),
+        ([*TOKENIZER, "--tp", "3"], 1, "^ascend-adapt generate: .*cannot be divided over 3 .* — pass --tp 2\n$"),
         ([*TOKENIZER, "--prompt-file", "/dev/null"], 1, "/dev/null: not a regular file"),
     ],
 )

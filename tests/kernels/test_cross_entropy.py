@@ -14,7 +14,7 @@ from kernels import oracle
 
 from ascend_adapt.errors import KernelArgumentError, KernelError
 from ascend_adapt.kernels import cross_entropy, linear_cross_entropy, requests
-from ascend_adapt.kernels.operators.linear_cross_entropy import _chunks
+from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall, _chunks, _reference
 
 LABELS = [3, 0, -100, 10, 5, -100, 7]
 COLUMNS = 11
@@ -56,6 +56,17 @@ def test_it_satisfies_the_contract(dtype, smoothing, reduction, backend):
     assert_within(loss, right, loss_terms, computed, (len(LABELS), loss.dtype))
     # The incoming gradient is in the dtype of the loss.
     assert_within(logits.grad, grad, grad_terms, computed, (1, loss.dtype), (1, dtype))
+
+
+@pytest.mark.parametrize(("tokens", "sizes"), [(1000, [512, 488]), (896, [896]), (0, [])])
+def test_chunks_are_of_nearly_one_size(tokens, sizes, monkeypatch):
+    """A short last chunk would not fill a device. At most 1000 tokens here, rounded down to tiles of 128."""
+    monkeypatch.setattr(_chunks, "_CHUNK_BYTES", 1000 * 4 * COLUMNS)
+    call = LinearCrossEntropyCall(
+        torch.zeros(tokens, 2), torch.zeros(COLUMNS, 2), torch.zeros(tokens, dtype=torch.long)
+    )
+    found = _chunks._chunks(call, _reference._ARITHMETIC)
+    assert [chunk.rows.stop - chunk.rows.start for chunk in found] == sizes
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])

@@ -118,6 +118,13 @@ def test_the_unrotated_part_is_unchanged():
     assert torch.equal(found[..., 8:], x[..., 8:])
 
 
+def test_rotary_of_a_key_too():
+    x, key = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8)
+    angles = torch.randn(3, 6), torch.randn(3, 6)
+    together = rotary(x, *angles, key=key)
+    assert all(map(torch.equal, together, (rotary(x, *angles), rotary(key, *angles))))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -139,6 +146,14 @@ def test_the_unrotated_part_is_unchanged():
         (lambda: gelu(torch.randn(2, 3), np.ones(3)), "bias: is ndarray, expected a float tensor [3]"),
         (lambda: swiglu(np.ones((2, 4), dtype=np.float32)), "x: is ndarray, expected a float tensor [..., 2 H]"),
         (lambda: rotary(torch.randn(2, 4), torch.randn(4), torch.randn(2)), "sin: has shape [2], cos [4] requires [4]"),
+        (
+            lambda: rotary(torch.randn(2, 4), *[torch.randn(4)] * 2, key=torch.randn(2, 6)),
+            "key: is [2, 6] torch.float32, x [2, 4] torch.float32; expected one dtype",
+        ),
+        (
+            lambda: rotary(torch.randn(3, 2, 4), *[torch.randn(2, 4)] * 2, key=torch.randn(3, 5, 4)),
+            "cos: has shape [2, 4], expected one that broadcasts to [3, 5, 4]",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(call, words):

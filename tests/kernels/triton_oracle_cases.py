@@ -106,6 +106,7 @@ def check_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, grad: to
     result = rotary.run(call)
     assert result.dtype == x.dtype
     (gradient,) = torch.autograd.grad(result, x, grad)
+    assert (result.stride(), gradient.stride()) == (torch.empty_like(x).stride(), torch.empty_like(grad).stride())
     given = [exact(each) for each in (x, cos, sin, grad)]
     right, dx = oracle.rotary(*given, interleaved=interleaved)
     terms = oracle.rotary_terms(*given, interleaved=interleaved)
@@ -152,6 +153,23 @@ def test_rotary_of_tensors_that_are_not_contiguous(interleaved):
         for cos, sin in itertools.product(angles[:4], repeat=2):
             check_rotary(x, cos, sin, grad, interleaved)
         check_rotary(x, angles[4], angles[4].flip(-1), grad, interleaved)
+
+
+@pytest.mark.parametrize("rotated", [8, 6])
+def test_rotary_of_queries_and_keys_in_one_kernel(rotated):
+    torch.manual_seed(0)
+    cos, sin = (random(5, rotated) for _ in range(2))
+    for key_heads, positions in ((2, 5), (4, 5), (4, 1)):  # the last has not the queries' positions
+        x, key = random(2, 5, 4, 8).transpose(1, 2), random(2, positions, key_heads, 8).transpose(1, 2)
+        given = [cos, sin] if positions == 5 else [cos[:1], sin[:1]]
+        leaves = [each.clone().requires_grad_() for each in (x, key)]
+        together = rotary.run(RotaryCall(leaves[0], *given, False, leaves[1]))
+        alone = [rotary.run(RotaryCall(each, *given)) for each in leaves]
+        grads = [torch.randn_like(each) for each in together]
+        assert all(map(torch.equal, together, alone))
+        assert all(
+            map(torch.equal, torch.autograd.grad(together, leaves, grads), torch.autograd.grad(alone, leaves, grads))
+        )
 
 
 def test_rotary_says_what_it_does_not_take():

@@ -101,7 +101,9 @@ def test_prefixes_of_launchers_are_ignored_and_lines_keep_their_numbers():
         assert (found.line, str(found.frames[-1])) == (6, "/home/u/train.py:3: model.cuda()")
 
 
-@pytest.mark.parametrize("spelled", ["error code is 507035", "error code:507035", "error code is:507035"])
+@pytest.mark.parametrize(
+    "spelled", ["error code is 507035", "error code:507035", "error code is:507035", "the error code is : 507035"]
+)
 def test_a_code_of_cann_is_found_in_every_spelling(spelled):
     log = LogText(f"RuntimeError: ACL stream synchronize failed, {spelled}")
     assert [one.problem.name for one in explanation.explain(log, PROBLEMS, Facts())] == ["ai_core_exception"]
@@ -124,6 +126,21 @@ def test_explain_prints_lines_codes_and_the_next_step(tmp_path, capsys):
     assert "rank-0.log:2: EI0006" in said
     assert "  EI0006: a connection between ranks was not made in time" in said
     assert main(["explain", str(tmp_path / "none.log")]) == 2
+
+
+def test_explain_shows_no_password_and_no_token(tmp_path, capsys):
+    known = "ModuleNotFoundError: No module named 'flash_attn' https://me:hunter2@host/x password=hunter2"
+    unknown = "my.OwnError: token=hunter2"
+    for number, error in enumerate((known, unknown)):
+        text = (
+            f"Traceback (most recent call last):\n  File \"t.py\", line 3, in f\n    login(token='hunter2')\n{error}\n"
+        )
+        (tmp_path / f"{number}.log").write_text(text)
+        for options in ([], ["--json"]):
+            assert main(["explain", str(tmp_path / f"{number}.log"), *options]) == 0
+            said = capsys.readouterr().out
+            assert error.partition(":")[0] in said
+            assert "hunter2" not in said
 
 
 def test_an_unknown_failure_is_shown_with_its_frames(tmp_path, capsys):
@@ -162,6 +179,8 @@ def test_doctor_reads_files_and_runs_nothing(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("name", PROBLEM_OF)
 def test_a_problem_is_found_in_its_example_only(name, tmp_path):
     found = found_in(PROBLEM_OF[name].example, tmp_path)
+    lines = [one.line for one in found.values() if one.line and not one.problem.general]
+    assert len(lines) == len(set(lines)), sorted(found)
     assert name in found, sorted(found)
     assert not re.search(r"\{\w+\}", found[name].cause + found[name].do)
     if PROBLEM_OF[name].healthy:

@@ -13,6 +13,11 @@ from ascend_adapt.native import device as devices
 from ascend_adapt.native.generation.inference_model import InferenceModel
 from ascend_adapt.native.model.kv_cache import KeyValueCache
 
+_LEAST_TEMPERATURE = 1e-30
+"""By which fp32 logits can still be divided without overflow."""
+_SEEDS = 2**62
+"""Each prompt adds its number to the seed; torch's generator reads 64 bits."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -32,12 +37,14 @@ class Sampling:
         wrong = []
         if self.max_new_tokens < 1:
             wrong.append(f"--max-new-tokens: {self.max_new_tokens}, expected at least 1")
-        if not 0 <= self.temperature < float("inf"):
-            wrong.append(f"--temperature: {self.temperature}, expected 0 (greedy) or more")
+        if self.temperature != 0 and not _LEAST_TEMPERATURE <= self.temperature < float("inf"):
+            wrong.append(f"--temperature: {self.temperature}, expected 0 (greedy) or at least {_LEAST_TEMPERATURE:g}")
         if self.top_k < 0:
             wrong.append(f"--top-k: {self.top_k}, expected 0 (all tokens) or more")
         if not 0 < self.top_p <= 1:
             wrong.append(f"--top-p: {self.top_p}, expected above 0 and at most 1")
+        if not abs(self.seed) < _SEEDS:
+            wrong.append(f"--seed: {self.seed}, expected less than 2 ** 62")
         if wrong:
             raise SettingsError(f"{'; '.join(wrong)} — correct it")
 

@@ -137,7 +137,7 @@ class Attention(nn.Module):
         """
         if context.rotary is not None:
             cos, sin = context.rotary
-            query, key = kernels.rotary(query, cos, sin), kernels.rotary(key, cos, sin)
+            query, key = kernels.rotary(query, cos, sin, key=key)
         if context.cache is not None:
             key, value = context.cache.extend(self, key, value)
         masks: dict[str, Any] = {"causal": causal} if context.masked_out is None else {"masked_out": context.masked_out}

@@ -26,14 +26,17 @@ class Norms:
     @classmethod
     def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
         """Return the norms of tensors, one per parameter."""
-        norms: dict[int, torch.Tensor] = {}
-        for places in by_dtype([tensor for _, tensor in there]):
-            tensors = [there[place][1] for place in places]
+        # By dtype: torch takes tensors of several dtypes one by one.
+        groups: dict[torch.dtype, list[tuple[Placed, torch.Tensor]]] = {}
+        for pair in there:
+            groups.setdefault(pair[1].dtype, []).append(pair)
+        norms: list[torch.Tensor] = []
+        for dtype, group in groups.items():
             # The norm of a 16-bit tensor has its dtype unless asked otherwise: three digits.
-            wide = {"dtype": torch.float32} if tensors[0].element_size() == 2 else {}
-            norms |= zip(places, torch._foreach_norm(tensors, **wide), strict=True)
-        numbers = torch.stack([norms[place] for place in range(len(there))]).float() if there else torch.zeros(0)
-        return cls([one for one, _ in there], numbers)
+            wide = {"dtype": torch.float32} if dtype.itemsize == 2 else {}
+            norms += torch._foreach_norm([tensor for _, tensor in group], **wide)
+        parameters = [one for group in groups.values() for one, _ in group]
+        return cls(parameters, torch.stack(norms).float() if norms else torch.zeros(0))
 
     def not_finite(self) -> tuple[str, ...]:
         """Return the names of the parameters whose norm is NaN or Inf."""
@@ -101,9 +104,13 @@ def counted_once(loss: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 
 @torch.no_grad()
-def weight_norms(parameters: Sequence[Placed]) -> Norms:
-    """Return the norm of each parameter on this rank."""
-    return Norms.of([(one, numbers) for one in parameters if (numbers := one.local).numel()])
+def weight_norms(parameters: Sequence[Placed], *, as_computed: bool = False) -> Norms:
+    """Return the norm of each parameter on this rank; ``as_computed``: of the 16-bit weight where there is one.
+
+    That is half the memory traffic, and NaN or Inf if the master weight is. It is current after the passes.
+    """
+    there = [(one, one.copy if as_computed and one.copy is not None else one.local) for one in parameters]
+    return Norms.of([(one, numbers.detach()) for one, numbers in there if numbers.numel()])
 
 
 @torch.no_grad()

@@ -149,7 +149,7 @@ class Trainer:
         """Return the norms of gradients and weights, and what is reduced over all ranks."""
         norms = gradients.norms(self.parameters)
         # Before the optimizer step: NaN or Inf in one gradient spreads to all weights, and its origin is lost.
-        weights = gradients.weight_norms(self.parameters)
+        weights = gradients.weight_norms(self.parameters, as_computed=True)
         return norms, weights, gradients.reduced(norms, loss, marks, self.mesh)
 
     def _optimize(self, norm: torch.Tensor, lr: float | torch.Tensor, weight_decay: float) -> None:

@@ -30,9 +30,13 @@ def parse_file(path: Path) -> ast.Module:
     """Return the syntax tree of a source file.
 
     Raises:
-        PatchDrift: it is not valid for this Python, for instance because it is Python 2.
+        PatchDrift: it cannot be read, or is not valid for this Python, for instance because it is Python 2.
     """
-    return parse(path.read_bytes(), str(path))
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise PatchDrift(f"{path}: cannot be read: {error.strerror}") from error
+    return parse(source, str(path))
 
 
 def parse(source: str | bytes, name: str) -> ast.Module:
@@ -47,7 +51,11 @@ def parse(source: str | bytes, name: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(source, name)
     except SyntaxError as error:
-        raise PatchDrift(f"{name}: does not parse: {error.msg}, line {error.lineno}") from error
+        where = f", line {error.lineno}" if error.lineno else ""
+        raise PatchDrift(f"{name}: does not parse: {error.msg}{where}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        # A null byte in Python 3.10; expressions that are nested too deeply.
+        raise PatchDrift(f"{name}: does not parse: {error or 'it is nested too deeply'}") from error
 
 
 def find(tree: ast.Module, path: tuple[str, ...], line: int | None = None) -> list[Found]:

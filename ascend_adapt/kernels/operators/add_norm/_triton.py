@@ -107,9 +107,17 @@ class _AddNorm(torch.autograd.Function):
 
 def _cut(columns: int, live: int) -> Tiles:
     """Return tiles of a few rows, so that loads of several rows are in flight during the sums over one."""
-    cut = tiles(columns, live=live)
+    cut = tiles(max(columns, 4), live=live)
     rows = cut.rows * (_ROWS if cut.width <= _ROWS_UP_TO else 1)
     return replace(cut, rows=rows, warps=min(16, max(2, rows * cut.width // (32 * _OF_THREAD))))
+
+
+@triton.jit
+def _kept(key, row, columns, dropout_p, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """Whether each element [ROWS, TILE] is kept. A call of Philox draws four numbers, for four neighbours in a row."""
+    four = row * ((columns + 3) // 4) + tl.arange(0, TILE // 4)[None, :]
+    a, b, c, d = tl.rand4x(key, four, n_rounds=_ROUNDS)
+    return tl.join(tl.join(a, c), tl.join(b, d)).reshape(ROWS, TILE) >= dropout_p
 
 
 @triton.jit
@@ -134,7 +142,7 @@ def _add_norm_kernel(
         if BRANCH_BIAS:
             values += added
         if DROPOUT:
-            kept = tl.rand(key, row * columns + column, n_rounds=_ROUNDS) >= dropout_p
+            kept = _kept(key, row, columns, dropout_p, ROWS, TILE)
             values = tl.where(kept, values / (1.0 - dropout_p), 0.0)
         values += tl.load(x + place, mask=here, other=0.0).to(tl.float32)
         rounded = values.to(total.dtype.element_ty)
@@ -190,7 +198,7 @@ def _add_norm_gradient_kernel(
         if BIAS:
             sum_b += g
         if DROPOUT:
-            kept = tl.rand(key, row * columns + column, n_rounds=_ROUNDS) >= dropout_p
+            kept = _kept(key, row, columns, dropout_p, ROWS, TILE)
             d = tl.where(kept, d / (1.0 - dropout_p), 0.0)
             tl.store(dropped + place, d.to(dropped.dtype.element_ty), mask=here)
         if BRANCH_BIAS:

@@ -20,8 +20,8 @@ from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.cross_entropy._reference import exact
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
 
-_CHUNK_BYTES = 2**29
-"""Upper bound of one chunk's logits, of which a few copies are live at a time."""
+_CHUNK_BYTES = 2**30
+"""Upper bound of one chunk's logits, of which a few copies are live at a time; each chunk adds to the fp32 gradient."""
 
 _EVEN = 128
 """Minimum number of rows on a device: one tile of a matrix product."""
@@ -39,6 +39,8 @@ class Arithmetic:
     losses_and_normaliser: Callable[[torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
     gradient: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
     """May overwrite the logits."""
+    scaled: Callable[[torch.Tensor, torch.Tensor | float, torch.dtype], torch.Tensor]
+    """A tensor times a factor, in another dtype."""
 
 
 def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
@@ -71,9 +73,13 @@ class _Chunk:
 def _chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> Iterator[_Chunk]:
     tokens, like = len(call.labels), call.hidden[:0]
     each = (exact(like) if arithmetic.exact or call.bias is not None else like).element_size()
-    size = max(1, _CHUNK_BYTES // (each * max(1, call.weight.shape[0])))
+    most = max(1, _CHUNK_BYTES // (each * max(1, call.weight.shape[0])))
+    if most > _EVEN:
+        most -= most % _EVEN
+    # Chunks of nearly one size: a short last one would not fill the device.
+    size = -(-tokens // -(-tokens // most)) if tokens else 1
     if size > _EVEN:
-        size -= size % _EVEN
+        size += -size % _EVEN
     for start in range(0, tokens, size):
         rows = slice(start, min(start + size, tokens))
         yield _Chunk(
@@ -117,7 +123,8 @@ class _Gradients:
     ) -> None:
         self.weight_in = weight
         self.hidden = torch.empty_like(hidden) if needed[0] else None
-        self.weight = torch.zeros_like(exact(weight)) if needed[1] else None
+        self.needs_weight = needed[1]
+        self.weight: torch.Tensor | None = None
         self.bias = torch.zeros_like(exact(bias)) if needed[2] and bias is not None else None
 
     def add(self, hidden: torch.Tensor, of_logits: torch.Tensor, rows: slice) -> None:
@@ -125,8 +132,8 @@ class _Gradients:
         rounded = of_logits.to(hidden.dtype)
         if self.hidden is not None:
             torch.mm(rounded, self.weight_in, out=self.hidden[rows])
-        if self.weight is not None:
-            _add_product(self.weight, rounded.t(), hidden)
+        if self.needs_weight:
+            self.weight = _product(rounded.t(), hidden, exact(rounded[:0]).dtype, self.weight)
         if self.bias is not None:
             self.bias += of_logits.sum(0)
 
@@ -134,17 +141,21 @@ class _Gradients:
         """Return the gradients; that of hidden is summed over the ranks of the vocabulary."""
         if self.hidden is not None and group is not None:
             torch.distributed.all_reduce(self.hidden, group=group)
+        if self.needs_weight and self.weight is None:  # no token
+            self.weight = torch.zeros_like(exact(self.weight_in))
         return self.hidden, self.weight, self.bias
 
 
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add left @ right to the fp32 (or fp64) total, on CUDA without rounding the product to their dtype first."""
-    if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    elif total.device.type == "cuda" and _WIDE_PRODUCTS and torch.cuda.get_device_capability(total.device) >= (8, 0):
-        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
-    else:
-        total += left @ right
+def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype, total: torch.Tensor | None) -> torch.Tensor:
+    """Return left @ right in fp32 (or fp64), added to ``total`` if given; on CUDA not rounded to their dtype first."""
+    if left.dtype == dtype:
+        return left @ right if total is None else total.addmm_(left, right)
+    if left.device.type == "cuda" and _WIDE_PRODUCTS and torch.cuda.get_device_capability(left.device) >= (8, 0):
+        if total is None:
+            return torch.mm(left, right, out_dtype=dtype)
+        return torch.addmm(total, left, right, out_dtype=dtype, out=total)
+    product = left @ right
+    return product.to(dtype) if total is None else total.add_(product)
 
 
 def _sum_of_chunk(
@@ -166,12 +177,20 @@ def _sum_of_chunk(
     return total
 
 
+def scaled(tensor: torch.Tensor, factor: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor times a factor, rounded once to a dtype."""
+    return torch.mul(exact(tensor), factor, out=torch.empty_like(tensor, dtype=dtype))
+
+
 def _finished(
-    gradients: Iterable[torch.Tensor | None], factor: torch.Tensor | float, dtypes: Iterable[torch.dtype | None]
+    arithmetic: Arithmetic,
+    gradients: Iterable[torch.Tensor | None],
+    factor: torch.Tensor | float,
+    dtypes: Iterable[torch.dtype],
 ) -> Iterator[torch.Tensor | None]:
     """Yield the gradients times a factor, in the dtypes of their inputs."""
     for each, dtype in zip(gradients, dtypes, strict=True):
-        yield None if each is None else torch.mul(exact(each), factor, out=torch.empty_like(each, dtype=dtype))
+        yield None if each is None else arithmetic.scaled(each, factor, dtype)
 
 
 class _AllAtOnce(torch.autograd.Function):
@@ -194,7 +213,8 @@ class _AllAtOnce(torch.autograd.Function):
             total += _sum_of_chunk(hidden[chunk.rows], weight, bias, chunk, arithmetic, gradients)
         counted = (call.labels != call.ignore_index).sum() if call.reduction == "mean" else torch.ones_like(total)
         if gradients is not None:
-            ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
+            ctx.arithmetic = arithmetic
+            ctx.dtypes = [hidden.dtype if each is None else each.dtype for each in (hidden, weight, bias)]
             ctx.save_for_backward(*gradients.summed(call.group), counted)
         return total / counted
 
@@ -203,7 +223,8 @@ class _AllAtOnce(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *gradients, counted = ctx.saved_tensors
         # If all tokens are ignored the loss is NaN and its gradient zero, as in torch.
-        return (*_finished(gradients, grads[0] / counted.clamp(min=1), ctx.dtypes), None, None, None)
+        factor = grads[0] / counted.clamp(min=1)
+        return (*_finished(ctx.arithmetic, gradients, factor, ctx.dtypes), None, None, None)
 
 
 class _ByToken(torch.autograd.Function):
@@ -243,5 +264,5 @@ class _ByToken(torch.autograd.Function):
                 ),
                 rows,
             )
-        dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
-        return (*_finished(gradients.summed(ctx.call.group), 1.0, dtypes), None, None)
+        dtypes = [hidden.dtype if each is None else each.dtype for each in (hidden, weight, bias)]
+        return (*_finished(ctx.arithmetic, gradients.summed(ctx.call.group), 1.0, dtypes), None, None)

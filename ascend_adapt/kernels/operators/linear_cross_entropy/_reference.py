@@ -8,14 +8,14 @@ import torch
 
 from ascend_adapt.kernels.operators.cross_entropy._reference import gradient, losses_and_normaliser
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
-from ascend_adapt.kernels.operators.linear_cross_entropy._chunks import Arithmetic, by_chunks
+from ascend_adapt.kernels.operators.linear_cross_entropy._chunks import Arithmetic, by_chunks, scaled
 
 
 def _gradient(logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any) -> torch.Tensor:
     return gradient(logits, normaliser, grad, call, out=logits)
 
 
-_ARITHMETIC = Arithmetic(True, losses_and_normaliser, _gradient)
+_ARITHMETIC = Arithmetic(True, losses_and_normaliser, _gradient, scaled)
 
 
 def supports(call: LinearCrossEntropyCall) -> str:

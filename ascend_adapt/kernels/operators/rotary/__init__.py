@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,16 @@ class RotaryCall(KernelCall):
     cos: Any
     sin: Any
     interleaved: bool = False
+    key: Any = None
+
+    def tensors(self) -> tuple[Any, ...]:
+        """Return x, and key if there is one."""
+        return (self.x,) if self.key is None else (self.x, self.key)
+
+    def each(self) -> Iterator[RotaryCall]:
+        """Yield the call of each tensor alone."""
+        for tensor in self.tensors():
+            yield replace(self, x=tensor, key=None)
 
     def check(self) -> None:
         """Check that cos and sin broadcast to the rotated part of the last axis."""
@@ -28,6 +39,17 @@ class RotaryCall(KernelCall):
             check_float(name, tensor, shape="[..., D]", least=1)
         check_shape("sin", sin, cos.shape, f"cos {list(cos.shape)}")
         check_together("x", x, cos=cos, sin=sin)
+        if self.key is not None:
+            check_float("key", self.key, shape="[..., D]", least=1)
+            check_together("x", x, key=self.key)
+            if (self.key.dim(), self.key.shape[-1], self.key.dtype) != (x.dim(), x.shape[-1], x.dtype):
+                raise KernelArgumentError(
+                    f"key: is {list(self.key.shape)} {self.key.dtype}, x {list(x.shape)} {x.dtype}; expected one "
+                    "dtype, as many axes and the last of one size — rotate them separately"
+                )
+            for one in self.each():
+                one.check()
+            return
         if cos.shape[-1] % 2 or not 2 <= cos.shape[-1] <= x.shape[-1]:
             raise KernelArgumentError(
                 f"cos: has shape {list(cos.shape)}, x {list(x.shape)}; expected an even last axis of at most "
@@ -49,10 +71,11 @@ class RotaryCall(KernelCall):
         def few(tensor: Any) -> Any:
             return alike(tensor, *(min(size, small_tensors.ROWS) for size in tensor.shape[:-1]), tensor.shape[-1])
 
-        return replace(self, x=few(self.x), cos=few(self.cos), sin=few(self.sin))
+        key = None if self.key is None else few(self.key)
+        return replace(self, x=few(self.x), cos=few(self.cos), sin=few(self.sin), key=key)
 
 
-def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
+def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, key: Any = None) -> Any:
     """Return ``x`` with the first R elements of its last axis rotated, computed in fp32, in the dtype of ``x``.
 
     Args:
@@ -60,12 +83,13 @@ def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False) -> Any:
         cos: broadcasts to [..., R], R even and at most D; the remaining D - R elements are unchanged.
         sin: in the shape of ``cos``.
         interleaved: pairs are adjacent (2i, 2i + 1); otherwise (i, i + R / 2), as in GPT-NeoX and Llama.
+        key: rotated by the same angles in one kernel, with any number of heads; then the result is (x, key).
 
     Raises:
         KernelArgumentError: shapes that do not match.
         BackendUnavailable: the requested backend does not support the call.
     """
-    return KERNEL(RotaryCall(x, cos, sin, interleaved))
+    return KERNEL(RotaryCall(x, cos, sin, interleaved, key))
 
 
 KERNEL = Kernel("rotary")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from typing import Any
 
 import torch
 
@@ -20,6 +21,10 @@ ROTARY_MUL = npu.Operator(
 
 def supports(call: RotaryCall) -> str:
     """Return "" or the documented limit that the call exceeds."""
+    return next(filter(None, map(_unmet, call.each())), "")
+
+
+def _unmet(call: RotaryCall) -> str:
     if reason := npu.dtype_reason(call.x, call.cos, call.sin):
         return reason
     if call.x.dim() != 4:
@@ -62,7 +67,11 @@ def _batch_and_heads(call: RotaryCall) -> tuple[int, int]:
     return batch, heads
 
 
-def run(call: RotaryCall) -> torch.Tensor:
-    """Return the rotated tensor."""
+def run(call: RotaryCall) -> Any:
+    """Return the rotated tensor, or both."""
+    return _one(call.x, call) if call.key is None else (_one(call.x, call), _one(call.key, call))
+
+
+def _one(x: torch.Tensor, call: RotaryCall) -> torch.Tensor:
     cos, sin = (each[(None,) * (4 - each.dim())].contiguous() for each in (call.cos, call.sin))
-    return with_the_rest(ROTARY_MUL(turning(call).contiguous(), cos, sin, _mode(call)), call)
+    return with_the_rest(ROTARY_MUL(turning(x, call).contiguous(), cos, sin, _mode(call)), x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ascend_adapt.kernels.operators.rotary import RotaryCall
@@ -12,23 +14,27 @@ def supports(call: RotaryCall) -> str:
     return ""
 
 
-def run(call: RotaryCall) -> torch.Tensor:
-    """Return the rotated tensor."""
-    x = turning(call).to(torch.promote_types(call.x.dtype, torch.float32))
+def run(call: RotaryCall) -> Any:
+    """Return the rotated tensor, or both."""
+    return _one(call.x, call) if call.key is None else (_one(call.x, call), _one(call.key, call))
+
+
+def _one(given: torch.Tensor, call: RotaryCall) -> torch.Tensor:
+    x = turning(given, call).to(torch.promote_types(given.dtype, torch.float32))
     if call.interleaved:
         across = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
     else:
         first, second = x.chunk(2, -1)
         across = torch.cat([-second, first], -1)
-    return with_the_rest((x * call.cos + across * call.sin).to(call.x.dtype), call)
+    return with_the_rest((x * call.cos + across * call.sin).to(given.dtype), given)
 
 
-def turning(call: RotaryCall) -> torch.Tensor:
+def turning(x: torch.Tensor, call: RotaryCall) -> torch.Tensor:
     """Return the part of x that is rotated, [..., R]."""
-    return call.x[..., : call.cos.shape[-1]]
+    return x[..., : call.cos.shape[-1]]
 
 
-def with_the_rest(turned: torch.Tensor, call: RotaryCall) -> torch.Tensor:
+def with_the_rest(turned: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return the rotated part followed by the unchanged part of x, [..., D]."""
-    rest = call.x[..., turned.shape[-1] :]
+    rest = x[..., turned.shape[-1] :]
     return torch.cat([turned, rest], -1) if rest.shape[-1] else turned

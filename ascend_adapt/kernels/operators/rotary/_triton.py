@@ -1,4 +1,8 @@
-"""Rotary embedding in Triton: x, with any strides, is read once and written once, including its unchanged part."""
+"""Rotary embedding in Triton: x, with any strides, is read once and written once, including its unchanged part.
+
+The result has the memory layout of x. Queries and keys are usually views of a projection, [B, S, N, D] in memory, and
+attention and autograd copy what has another layout than they expect.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,18 @@ import triton.language as tl
 
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.rotary import RotaryCall
-from ascend_adapt.kernels.tiles import programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _WIDEST = 4096
+_ELEMENTS, _MOST_ELEMENTS = 2048, 4096
+"""Of a tile: as many if its positions allow it, and at most, where one position has many heads."""
 
 
 def supports(call: RotaryCall) -> str:
     """Return "" or why the Triton kernel does not support the call."""
-    for name, tensor in (("x", call.x), ("cos", call.cos), ("sin", call.sin)):
-        if tensor.dtype not in _DTYPES:
+    for name, tensor in (("x", call.x), ("key", call.key), ("cos", call.cos), ("sin", call.sin)):
+        if tensor is not None and tensor.dtype not in _DTYPES:
             return f"it takes fp16, bf16 and fp32, {name} is {str(tensor.dtype).removeprefix('torch.')}"
     if call.cos.requires_grad or call.sin.requires_grad:
         return "it has no gradients for cos and sin"
@@ -28,51 +33,66 @@ def supports(call: RotaryCall) -> str:
         return f"it takes at most four axes, x has {call.x.dim()}"
     if call.x.shape[-1] > _WIDEST:
         return f"it takes rows of at most {_WIDEST} elements, not {call.x.shape[-1]}"
-    return "" if call.x.numel() else "x is empty"
+    return "" if all(each.numel() for each in call.tensors()) else "x is empty"
 
 
-def run(call: RotaryCall) -> torch.Tensor:
-    """Return the rotated tensor."""
-    result: torch.Tensor = _Rotary.apply(call.x, call.cos, call.sin, call.interleaved)
-    return result
+def run(call: RotaryCall) -> Any:
+    """Return the rotated tensor, or both."""
+    return _Rotary.apply(call.x, call.key, call.cos, call.sin, call.interleaved)
 
 
 class _Rotary(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, key: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
+    ) -> Any:
         ctx.interleaved = interleaved
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin, interleaved, back=False)
+        turned = _turned([x] if key is None else [x, key], cos, sin, interleaved, back=False)
+        return turned[0] if key is None else tuple(turned)
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        return _turned(grads[0], cos, sin, ctx.interleaved, back=True), None, None, None
+        turned = _turned(list(grads), cos, sin, ctx.interleaved, back=True)
+        return turned[0], turned[1] if len(turned) > 1 else None, None, None, None
 
 
-def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, *, back: bool) -> torch.Tensor:
-    """Return x rotated, or with ``back`` rotated by the transposed matrices, [..., D], contiguous."""
-    if x.stride(-1) != 1:
-        x = x.contiguous()
+def _turned(
+    tensors: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, *, back: bool
+) -> list[torch.Tensor]:
+    """Return each tensor rotated, or with ``back`` rotated by the transposed matrices, [..., D], in its layout."""
+    tensors = [each if each.stride(-1) == 1 else each.contiguous() for each in tensors]
     if cos.stride(-1) != 1 or cos.stride() != sin.stride():
         cos, sin = cos.contiguous(), sin.contiguous()
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    x, width = tensors[0], tensors[0].shape[-1]
     lead, pairs = (1,) * (4 - x.dim()), cos.shape[-1] // 2
-    rest = x.shape[-1] - 2 * pairs
     angles = lead + cos.expand(*x.shape[:-1], 2 * pairs).stride()
-    # The axes that share cos and sin come last, so that a program reads few of them for its rows.
-    order = sorted(range(3), key=lambda axis: angles[axis] == 0)
-    sizes, *strides = (
-        [each[axis] for axis in order] for each in (lead + x.shape, lead + x.stride(), lead + y.stride(), angles)
-    )
-    rows, cut = x.numel() // x.shape[-1], tiles(max(pairs, rest), live=8, widest=_WIDEST)
+    strides = lead + x.stride()
+    # Heads, which share the angles of a position, are in one tile; neighbours in memory are in one program.
+    heads = min(range(3), key=lambda axis: (angles[axis] != 0, strides[axis]))
+    order = [*sorted({0, 1, 2} - {heads}, key=lambda axis: -strides[axis]), heads]
+    shapes = [lead + each.shape for each in tensors]
+    if len(tensors) > 1 and any(shapes[0][axis] != shapes[1][axis] for axis in order[:2]):
+        return [_turned([each], cos, sin, interleaved, back=back)[0] for each in tensors]
+    results = [torch.empty_like(each) for each in tensors]
+    outer, middle = (shapes[0][axis] for axis in order[:2])
+    counts = [shape[heads] for shape in shapes]
+    tiles = [max(1, min(_power(count), _MOST_ELEMENTS // _power(width))) for count in counts]
+    positions = max(1, _ELEMENTS // (tiles[0] * _power(width)))
+    of_tensors = [
+        (lead + each.stride())[axis] for pair in zip(tensors, results, strict=True) for each in pair for axis in order
+    ]
+    rest = width - 2 * pairs
     _launch(
-        programs(rows, cut, x.device.type),
-        x, cos, sin, y, rows, pairs, rest, *sizes[1:], *strides[0], *strides[1], *strides[2],
-        interleaved, back, cut.rows, _power(pairs), _power(rest), warps=max(4, cut.warps),
+        -(-outer * middle // positions),
+        tensors[0], tensors[-1], cos, sin, results[0], results[-1], outer * middle, middle, counts[0], counts[-1],
+        *of_tensors[:6], *of_tensors[-6:], *(angles[axis] for axis in order),
+        interleaved, back, angles[heads] == 0, len(tensors) > 1, positions, tiles[0], tiles[-1],
+        pairs, rest, _power(pairs), _power(rest), warps=8 if tiles[0] * positions * _power(width) > _ELEMENTS else 4,
     )  # fmt: skip
-    return y
+    return results
 
 
 def _power(size: int) -> int:
@@ -81,46 +101,79 @@ def _power(size: int) -> int:
 
 
 @triton.jit
-def _turn_kernel(
-    x, cos, sin, y, rows, pairs, rest, middle, inner, x_i, x_j, x_k, y_i, y_j, y_k, angle_i, angle_j, angle_k,
-    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+def _turn_heads(
+    x, y, cos, sin, source, target, angle, here, heads, x_k, y_k, angle_k,
+    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr, HEADS: tl.constexpr,
+    PAIRS: tl.constexpr, REST: tl.constexpr, PAIRS_TILE: tl.constexpr, REST_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Rotate ``pairs`` pairs of each of ``rows`` rows, (i, j, k) of three axes, and copy the ``rest`` after them."""
-    pair = tl.arange(0, PAIRS)[None, :]
+    """Rotate the heads of some positions, whose places in memory are given, [positions, 1, 1]."""
+    pair = tl.arange(0, PAIRS_TILE)[None, None, :]
     if INTERLEAVED:
         one = 2 * pair
-        other = one + 1
+        two = one + 1
     else:
         one = pair
-        other = pair + pairs
-    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
-        row = first + tl.arange(0, ROWS)[:, None]
-        k = (row % inner).to(tl.int64)
-        j = ((row // inner) % middle).to(tl.int64)
-        i = (row // (inner * middle)).to(tl.int64)
-        here = (pair < pairs) & (row < rows)
-        source = x + i * x_i + j * x_j + k * x_k
-        target = y + i * y_i + j * y_j + k * y_k
-        angle = i * angle_i + j * angle_j + k * angle_k
-        a = tl.load(source + one, mask=here, other=0.0).to(tl.float32)
-        b = tl.load(source + other, mask=here, other=0.0).to(tl.float32)
-        cos_a = tl.load(cos + angle + one, mask=here, other=0.0).to(tl.float32)
-        cos_b = tl.load(cos + angle + other, mask=here, other=0.0).to(tl.float32)
-        sin_a = tl.load(sin + angle + one, mask=here, other=0.0).to(tl.float32)
-        sin_b = tl.load(sin + angle + other, mask=here, other=0.0).to(tl.float32)
+        two = pair + PAIRS
+    for first in tl.range(0, heads, HEADS):
+        k = first + tl.arange(0, HEADS)[None, :, None]
+        inside = here & (k < heads)
+        read = x + source + k.to(tl.int64) * x_k
+        written = y + target + k.to(tl.int64) * y_k
+        turns = inside & (pair < PAIRS)
+        if SHARED:
+            seen = here & (pair < PAIRS)
+            place = angle
+        else:
+            seen = turns
+            place = angle + k.to(tl.int64) * angle_k
+        cos_a = tl.load(cos + place + one, mask=seen, other=0.0).to(tl.float32)
+        cos_b = tl.load(cos + place + two, mask=seen, other=0.0).to(tl.float32)
+        sin_a = tl.load(sin + place + one, mask=seen, other=0.0).to(tl.float32)
+        sin_b = tl.load(sin + place + two, mask=seen, other=0.0).to(tl.float32)
+        a = tl.load(read + one, mask=turns, other=0.0).to(tl.float32)
+        b = tl.load(read + two, mask=turns, other=0.0).to(tl.float32)
         if BACK:
             turned_a = a * cos_a + b * sin_b
             turned_b = b * cos_b - a * sin_a
         else:
             turned_a = a * cos_a - b * sin_a
             turned_b = b * cos_b + a * sin_b
-        tl.store(target + one, turned_a.to(y.dtype.element_ty), mask=here)
-        tl.store(target + other, turned_b.to(y.dtype.element_ty), mask=here)
+        tl.store(written + one, turned_a.to(y.dtype.element_ty), mask=turns)
+        tl.store(written + two, turned_b.to(y.dtype.element_ty), mask=turns)
         if REST > 0:
-            column = tl.arange(0, REST)[None, :]
-            passed = (column < rest) & (row < rows)
-            column += 2 * pairs
-            tl.store(target + column, tl.load(source + column, mask=passed), mask=passed)
+            column = tl.arange(0, REST_TILE)[None, None, :]
+            passes = inside & (column < REST)
+            column += 2 * PAIRS
+            tl.store(written + column, tl.load(read + column, mask=passes), mask=passes)
+
+
+@triton.jit
+def _turn_kernel(
+    x, key, cos, sin, y, turned_key, positions, middle, heads, key_heads,
+    x_i, x_j, x_k, y_i, y_j, y_k, key_i, key_j, key_k, turned_i, turned_j, turned_k, angle_i, angle_j, angle_k,
+    INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr, KEY: tl.constexpr, POSITIONS: tl.constexpr,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+    PAIRS_TILE: tl.constexpr, REST_TILE: tl.constexpr,
+):  # fmt: skip
+    """Rotate PAIRS pairs of every head of some positions (i, j), and copy the REST of a head after them.
+
+    ``SHARED``: all heads of a position have the same angles. PAIRS and REST are constants: else Triton would not know
+    that the rest starts at a multiple of a vector of a load.
+    """
+    position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)[:, None, None]
+    i = (position // middle).to(tl.int64)
+    j = (position % middle).to(tl.int64)
+    here = position < positions
+    angle = i * angle_i + j * angle_j
+    _turn_heads(
+        x, y, cos, sin, i * x_i + j * x_j, i * y_i + j * y_j, angle, here, heads, x_k, y_k, angle_k,
+        INTERLEAVED, BACK, SHARED, HEADS, PAIRS, REST, PAIRS_TILE, REST_TILE,
+    )  # fmt: skip
+    if KEY:
+        _turn_heads(
+            key, turned_key, cos, sin, i * key_i + j * key_j, i * turned_i + j * turned_j, angle, here, key_heads,
+            key_k, turned_k, angle_k, INTERLEAVED, BACK, SHARED, KEY_HEADS, PAIRS, REST, PAIRS_TILE, REST_TILE,
+        )  # fmt: skip
 
 
 _launch = Launcher(_turn_kernel)
