@@ -9,12 +9,15 @@ well. Loaded in ranks only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch_npu
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
-from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation
+from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation, sixteen_bits
 from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape, empty_on_cpu, fill_stand_in
 from ascend_adapt.emulation.operators import products
@@ -61,9 +64,20 @@ _MAY_MIX_DEVICES = frozenset(
 # torch_npu's autograd kernel for these launches directly instead of redispatching to the device kernel; none has a
 # gradient.
 _WITHOUT_REDISPATCH = ("aten::max.out", "aten::min.out", "aten::one_hot")
+# The same for operators that torch composes of others, which have gradients.
+_COMPOSED = (
+    *("aten::affine_grid_generator_backward", "aten::conv_tbc_backward", "aten::fill_diagonal_", "aten::nanmean.out"),
+    "aten::slogdet",
+)
 # They query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+# A kernel in Python gets the number of ``bits |= 2`` in place of a tensor, which torch.ops does not take for these.
+_TAKES_TENSORS_ONLY = frozenset(
+    ("bitwise_and", "bitwise_and_", "bitwise_or", "bitwise_or_", "bitwise_xor", "bitwise_xor_")
+)
+# They write any output that has as many elements as their result; torch's other operators resize it to their shape.
+_FILLS_ITS_OUTPUT = frozenset(("arange", "linspace", "logspace", "range"))
 # Their shape depends on values with a mask only, not with integers.
 _BY_INDEX = frozenset(("aten::index.Tensor", "aten::_unsafe_index.Tensor"))
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -99,8 +113,11 @@ def install() -> list[str]:
             run = _refusal(full_name)
         override(library, full_name.removeprefix("aten::"), graphs.recorded(run), "PrivateUse1")
     for full_name in _WITHOUT_REDISPATCH:
-        run = kernel(find(full_name, "aten"), device_only.KERNELS.get(full_name))
-        override(library, full_name.removeprefix("aten::"), graphs.recorded(run), "AutogradPrivateUse1")
+        operator = find(full_name, "aten")
+        run = _composed_if_fake(operator, graphs.recorded(kernel(operator, device_only.KERNELS.get(full_name))))
+        override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
+    for full_name in _COMPOSED:
+        override(library, full_name.removeprefix("aten::"), find(full_name, "aten").decompose, "AutogradPrivateUse1")
     return installed
 
 
@@ -135,6 +152,7 @@ def kernel(
     """
     count = report.operator if is_of_the_device else report.on_the_host
     name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
+    takes_tensors_only = _base_name(operator) in _TAKES_TENSORS_ONLY and not operator.name().endswith("Scalar")
     waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     needs_generator = on_cpu is None and any(
@@ -144,7 +162,7 @@ def kernel(
     places = [place for place, one in enumerate(operator._schema.arguments) if not one.kwarg_only and _is_written(one)]
     computes = saturation.computes(_base_name(operator))
 
-    run_on_host = device_only.at_any_precision(on_cpu or operator, operator._schema)
+    run_on_host = sixteen_bits.computed(on_cpu or operator, operator._schema)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         count(name)
@@ -165,6 +183,8 @@ def kernel(
                 return result
         given = {one: kwargs.pop(one) for one in outs if isinstance(kwargs.get(one), torch.Tensor)}
         host_args = [call.to_host(value) for value in args]
+        if takes_tensors_only:
+            host_args = [torch.tensor(one) if isinstance(one, int) else one for one in host_args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
         # The CPU kernel resizes its output, which only torch_npu may do, so it gets an empty one.
         host_outs = {one: empty_on_cpu(value.dtype) for one, value in given.items()}
@@ -194,11 +214,20 @@ def kernel(
             if saturation.is_on():
                 saturation.saturate(results)
         for one, value in given.items():
-            _write(value, host_outs[one], name)
+            _write(value, host_outs[one], name, keeps_shape=_base_name(operator) in _FILLS_ITS_OUTPUT)
             call.is_alias_of(host_outs[one], value)
         return call.to_device(result, device)
 
     return run
+
+
+def _composed_if_fake(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that, where torch.compile traces with tensors without memory, is torch's own composition."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (operator.decompose if isinstance(args[0], (FakeTensor, FunctionalTensor)) else run)(*args, **kwargs)
+
+    return call
 
 
 def _check_dtypes(operator: str, tensors: Any) -> None:
@@ -305,6 +334,10 @@ def _refusal(full_name: str) -> Callable[..., Any]:
 
 def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     report.operator("aten::copy_")
+    if self.device.type == "cpu" and source.device.type == "npu":
+        torch_npu.get_npu_format(
+            source
+        )  # which refuses a storage that torch_npu did not allocate, as its own copy does
     if self.device.type == "cpu" and not non_blocking:
         report.synchronisation("copy to the host", self.numel() * self.element_size())
     if self.dtype != source.dtype and source.device.type == "npu":
@@ -338,7 +371,13 @@ def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor
 def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     report.operator("aten::clone")
     alias = as_shape(self) if full_size.is_on() and not values.hold(self) else as_cpu(self)
-    return as_npu(alias.clone(memory_format=memory_format or torch.preserve_format), self.device)
+    with _launch("aclnnInplaceCopy"):
+        return as_npu(alias.clone(memory_format=memory_format or torch.preserve_format), self.device)
+
+
+def _launch(kernel_name: str) -> AbstractContextManager[Any]:
+    """Record the kernel that torch_npu would launch, where a profiler records."""
+    return torch.autograd.profiler.record_function(kernel_name) if torch.autograd._profiler_enabled() else nullcontext()
 
 
 def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
@@ -347,8 +386,10 @@ def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torc
     return torch.clone(self, memory_format=memory_format)
 
 
-def _write(tensor: torch.Tensor, result: torch.Tensor, operator: str) -> None:
-    """Write a result of an operator into an npu tensor, which takes its shape."""
+def _write(tensor: torch.Tensor, result: torch.Tensor, operator: str, keeps_shape: bool) -> None:
+    """Write a result of an operator into an npu tensor, which takes its shape unless it keeps its own."""
+    if keeps_shape and tensor.numel() == result.numel():
+        result = result.view(tensor.shape)
     if tensor.shape != result.shape:
         tensor.resize_(result.shape)
     if result.is_meta:

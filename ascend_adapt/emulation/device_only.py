@@ -5,7 +5,6 @@ Loaded in ranks only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from ascend_adapt.emulation import saturation
 from ascend_adapt.emulation.operators import sync_batch_norm
+from ascend_adapt.emulation.operators.precision import at_least_float32
 
 Kernel = Callable[..., Any]
 
@@ -21,19 +21,23 @@ def matmul_backward(
     grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: list[bool]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return the gradients of ``self @ other``, for any shapes of matmul; ``mask`` selects which are computed."""
+    dtype = self.dtype
     if self.dim() >= 2 and other.dim() == 2 and self.numel() and grad.numel():
         # As matmul does: one matrix product, so that sums have the same order.
         rows = grad.reshape(-1, grad.shape[-1])
         of_self = (rows @ other.t()).view(self.shape) if mask[0] else None
         return of_self, self.reshape(-1, self.shape[-1]).t() @ rows if mask[1] else None
+    # A device sums over the batch inside one product, so 16 bits are rounded once.
+    grad, self, other = (at_least_float32(one) for one in (grad, self, other))
     left = self if self.dim() > 1 else self.unsqueeze(0)
     right = other if other.dim() > 1 else other.unsqueeze(1)
     if other.dim() == 1:
         grad = grad.unsqueeze(-1)
     if self.dim() == 1:
         grad = grad.unsqueeze(-2)
-    of_left = (grad @ right.mT).sum_to_size(left.shape).view(self.shape) if mask[0] else None
-    return of_left, (left.mT @ grad).sum_to_size(right.shape).view(other.shape) if mask[1] else None
+    of_self = (grad @ right.mT).sum_to_size(left.shape).view(self.shape).to(dtype) if mask[0] else None
+    of_other = (left.mT @ grad).sum_to_size(right.shape).view(other.shape).to(dtype) if mask[1] else None
+    return of_self, of_other
 
 
 def masked_scale(self: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
@@ -54,6 +58,41 @@ def depthwise_convolution(
     return torch.conv2d(self, weight, bias, stride, padding, dilation, groups=self.shape[1])
 
 
+def batch_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the output and the statistics, float32 in training; in evaluation nobody reads them, but they are [C] too.
+
+    Source: op-plugin@5045ad2 config/op_plugin_functions.yaml native_batch_norm.
+    """
+    running = [None if one is None else at_least_float32(one) for one in (running_mean, running_var)]
+    given = [None if one is None else at_least_float32(one) for one in (input, weight, bias)]
+    result, *saved = torch.native_batch_norm(*given, *running, training, momentum, eps)
+    for one, updated in zip((running_mean, running_var), running, strict=True):
+        if one is not None and updated is not one:
+            one.copy_(updated)
+    mean, deviation = saved if training else (input.new_zeros(input.shape[1]) for _ in saved)
+    return result.to(input.dtype), mean, deviation
+
+
+def batch_norm_backward(
+    grad_out: torch.Tensor, input: torch.Tensor, weight: torch.Tensor | None, *statistics_and_rest: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of input, weight and bias, summed in float32."""
+    statistics = [None if one is None else at_least_float32(one) for one in statistics_and_rest[:4]]
+    given = [None if one is None else at_least_float32(one) for one in (grad_out, input, weight)]
+    found = torch.ops.aten.native_batch_norm_backward(*given, *statistics, *statistics_and_rest[4:])
+    dtypes = (input.dtype, *[input.dtype if weight is None else weight.dtype] * 2)
+    return tuple(None if one is None else one.to(dtype) for one, dtype in zip(found, dtypes, strict=True))
+
+
 def in_dtype(operator: Kernel) -> Kernel:
     """Return a matrix product whose result and accumulation have another dtype than its arguments."""
 
@@ -66,55 +105,18 @@ def in_dtype(operator: Kernel) -> Kernel:
     return product
 
 
-_NARROW = {"Half": torch.float16, "BFloat16": torch.bfloat16}
-_REFUSED = re.compile(
-    r"not implemented for '(Half|BFloat16)'|Unsupported datatype for \w+:\s?(?:c10::)?(Half|BFloat16)"
-)
+def foreach_sub(subtract: Kernel) -> Kernel:
+    """Return a kernel of ``self - alpha * other`` over lists, which rounds the product of float16 as well.
 
+    Source: op-plugin@5045ad2 test/test_base_ops/test_foreach_sub_list.py.
+    """
 
-def at_any_precision(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
-    """Return an operator that computes in float32 where the CPU has no kernel for float16 or bfloat16."""
-    written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
-    names = {one.name for one, is_written in zip(schema.arguments, written, strict=True) if is_written}
+    def run(self: list[torch.Tensor], other: list[torch.Tensor], *, alpha: float = 1) -> Any:
+        if other and other[0].dtype == torch.float16:
+            return subtract(self, torch._foreach_mul(other, alpha))
+        return subtract(self, other, alpha=alpha)
 
-    def call(*args: Any, **named: Any) -> Any:
-        try:
-            return operator(*args, **named)
-        except (NotImplementedError, RuntimeError) as error:
-            refused = _REFUSED.search(str(error))
-            if refused is None:
-                raise
-        narrow = _NARROW[refused[1] or refused[2]]
-        widened: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-        def widen(value: Any) -> Any:
-            if isinstance(value, (list, tuple)):
-                return [widen(one) for one in value]
-            if not isinstance(value, torch.Tensor) or value.dtype != narrow:
-                return value
-            widened.append((value, value.float()))
-            return widened[-1][1]
-
-        def narrowed(value: Any) -> Any:
-            if isinstance(value, (list, tuple)):
-                return type(value)(narrowed(one) for one in value)
-            if not isinstance(value, torch.Tensor):
-                return value
-            known = [before for before, wide in widened if wide is value]
-            return known[0] if known else value.to(narrow) if value.dtype == torch.float32 else value
-
-        wide_args = [widen(one) for one in args]
-        wide_named = {name: widen(one) for name, one in named.items()}
-        result = operator(*wide_args, **wide_named)
-        targets = [one for one, is_written in zip(wide_args, written, strict=False) if is_written]
-        for one in targets + [one for name, one in wide_named.items() if name in names]:
-            for wide in one if isinstance(one, list) else [one]:
-                target = narrowed(wide)
-                if target is not wide:
-                    (target if target.shape == wide.shape else target.resize_(wide.shape)).copy_(wide)
-        return narrowed(result)
-
-    return call
+    return run
 
 
 def with_int32_target(operator: Kernel) -> Kernel:
@@ -127,6 +129,14 @@ def with_int32_target(operator: Kernel) -> Kernel:
         return operator(*map(_int64, args), **named)
 
     return loss
+
+
+def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Return a one-hot tensor of the dtype of the classes, which may be int32.
+
+    Source: op-plugin@5045ad2 test/test_base_ops/test_one_hot.py.
+    """
+    return torch.nn.functional.one_hot(_int64(self), num_classes).to(self.dtype)
 
 
 def _int64(value: Any) -> Any:
@@ -159,14 +169,19 @@ def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Ten
 KERNELS: dict[str, Kernel] = {
     "aten::_amp_foreach_non_finite_check_and_unscale_": non_finite_check_and_unscale,
     "aten::matmul_backward": matmul_backward,
+    "aten::native_batch_norm": batch_norm,
+    "aten::native_batch_norm_backward": batch_norm_backward,
     **sync_batch_norm.ATEN,
+    "aten::_foreach_sub.List": foreach_sub(torch.ops.aten._foreach_sub.List),
+    "aten::_foreach_sub_.List": foreach_sub(torch.ops.aten._foreach_sub_.List),
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,
+    "aten::one_hot": one_hot,
     "aten::histc": histc,
     "aten::histc.out": histc,
     **{
         f"aten::{name}": with_int32_target(getattr(torch.ops.aten, name).default)
-        for name in ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "one_hot")
+        for name in ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward")
     },
     "aten::mm.dtype": in_dtype(torch.mm),
     "aten::bmm.dtype": in_dtype(torch.bmm),

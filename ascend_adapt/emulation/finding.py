@@ -90,6 +90,14 @@ def merged(ranks: Iterable[Mapping[str, Any]]) -> list[Finding]:
     return sorted(most.values(), key=lambda found: (_KINDS.index(found.kind), -found.count, found.file, found.line))
 
 
+def alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return findings in their order, with those that differ only in the line of one file in one group."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for found in findings:
+        groups.setdefault((found.kind, found.what, found.detail, found.file), []).append(found)
+    return list(groups.values())
+
+
 def github_annotation(found: Finding) -> str:
     """Return the workflow command with which GitHub shows a finding at its line."""
     level = "error" if _KINDS.index(found.kind) < _KINDS.index(CAST) else "warning"

@@ -1,6 +1,7 @@
 """NPUGraph on the emulated device: kernels that run during a capture are called again at each replay; in ranks only.
 
 They write to the tensors of the capture. A real graph runs without the host, so waiting for the device is rejected.
+Only replays advance the device's generator of random numbers, as on a real device: a capture draws none.
 """
 
 from __future__ import annotations
@@ -60,12 +61,15 @@ def install() -> None:
 def _capture_begin(graph: Any, pool: Any = None, capture_error_mode: str = "global") -> None:
     global _captured
     refuse_wait("NPUGraph.capture_begin")
+    graph.generator = torch.npu.default_generators[torch.npu.current_device()]
+    graph.state = graph.generator.get_state()
     _captured = []
 
 
 def _capture_end(graph: Any) -> None:
     global _captured
     graph.calls, _captured = _captured, None
+    graph.generator.set_state(graph.state)
 
 
 def _replay(graph: Any) -> None:

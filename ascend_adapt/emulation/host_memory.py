@@ -67,7 +67,7 @@ def as_npu(
     A meta tensor, the result of an operator at full size, has no values: a small one is filled with a stand-in.
 
     With an ACL format the tensor is marked with it, and its storage has the size of that format; elements stay in
-    torch's order.
+    torch's order. torch_npu replaces a private format by its base format unless internal formats are allowed.
 
     Raises:
         RuntimeError: torch_npu's out-of-memory error.
@@ -76,7 +76,7 @@ def as_npu(
     if acl_format is None:
         moved = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype, device=device)
     else:
-        empty = torch.ops.npu.empty_with_format
+        empty = torch.ops.npu.unsafe_empty_with_format
         moved = empty(result.size(), dtype=result.dtype, device=device, acl_format=acl_format)
     if result.is_meta:
         fill_stand_in(moved, operator)

@@ -52,9 +52,11 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     ended = sorted(set(statuses) - set(ranks))
     if ended:
         missing.append(f"ranks without a report, because they did not end normally: {', '.join(map(str, ended))}")
-    found = [f"{one.place}: {one.text()} — {one.instead}" for one in findings[:_MOST_FINDINGS]]
-    if len(findings) > _MOST_FINDINGS:
-        found.append(f"{len(findings) - _MOST_FINDINGS} more findings are in rehearsal.html")
+    alike = finding.alike(findings)
+    found = [_said_once(group) for group in alike[:_MOST_FINDINGS]]
+    left = sum(map(len, alike[_MOST_FINDINGS:]))
+    if left:
+        found.append(f"{left} more findings are in rehearsal.html")
     lines = list(known_problems[:_MOST_KNOWN])
     if any(name.isdigit() for name in processes):
         lines += _shared_devices(ranks)[:2]
@@ -66,6 +68,13 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     (run_dir / "rehearsal.html").write_text(page.page([subject, *missing, *lines], findings))
     lines = [f"{subject}; full report: {run_dir / 'rehearsal.html'}, rehearsal.json", *missing, *found, *lines]
     return [*lines, *map(finding.github_annotation, findings)] if annotate == "github" else lines
+
+
+def _said_once(group: Sequence[finding.Finding]) -> str:
+    """Return one line for the same finding at several lines of a file."""
+    one, *others = group
+    and_others = f" and {_counted(str(len(others)), 'other line')}" if others else ""
+    return f"{one.place}{and_others}: {one.text()} — {one.instead}"
 
 
 def _nothing_ran(processes: Mapping[str, Any], code: int) -> str:

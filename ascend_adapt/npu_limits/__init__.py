@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ascend_adapt.npu_limits import (
     adam,
+    batch_norm,
     bmm,
     casts,
     cross_entropy,
@@ -34,7 +35,7 @@ from ascend_adapt.npu_limits.limit import Limit
 
 _FAMILIES = (
     *(fusion_attention, ring_attention, masked_softmax, rms_norm, layer_norm, rotary, swiglu, gelu, cross_entropy),
-    *(adam, casts, bmm, linear, dropout, transpose, float_status, recurrent, products),
+    *(adam, batch_norm, casts, bmm, linear, dropout, transpose, float_status, recurrent, products),
     *(grouped_matmul, token_permutation, slicing, quantised),
 )
 

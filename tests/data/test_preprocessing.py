@@ -222,7 +222,7 @@ def test_an_id_beyond_the_type_is_an_error(tmp_path, write_lines):
     tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
     tokenizer = TokenizerRequest("HFTokenizer", str(tmp_path / "tokenizer.json"), engine="hf")
     request = PreprocessRequest((str(write_lines(["c", "b"])),), str(tmp_path / "out" / "o"), tokenizer)
-    with pytest.raises(DataError, match="token id 70000, expected 0 to 65535, what uint16 holds"):
+    with pytest.raises(DataError, match="token id 70000, expected 0 to 65535, as uint16"):
         preprocess(request)
     assert not (tmp_path / "out").exists()
 

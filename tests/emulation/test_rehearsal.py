@@ -93,13 +93,21 @@ def test_no_operator_ran(tmp_path):
 
 
 def test_at_most_25_lines(tmp_path):
-    found = [one("host-device sync", "aten::x", file="a.py", line=line) for line in range(40)]
+    found = [one("host-device sync", "aten::x", file=f"a{index}.py", line=1) for index in range(40)]
     write_rank(tmp_path, 0, findings=found)
     write_rank(tmp_path, 1, peak_bytes={"0": 1})
     report = rehearsal.report(tmp_path)
     assert len(report) <= 25
     assert "30 more findings are in rehearsal.html" in report
     assert (tmp_path / "rehearsal.html").read_text().count("<tr>") == 41
+
+
+def test_a_finding_at_several_lines_of_a_file_is_printed_once(tmp_path):
+    found = [one("not compiled", "torch.compile(backend='inductor')", file="a.py", line=line) for line in (3, 9, 27)]
+    write_rank(tmp_path, 0, findings=[*found, one("not compiled", "torch.compile(backend='npugraphs')", "a.py", 30)])
+    printed = [line for line in rehearsal.report(tmp_path) if "not compiled" in line]
+    assert [line.partition(": not compiled")[0] for line in printed] == ["a.py:3 and 2 other lines", "a.py:30"]
+    assert (tmp_path / "rehearsal.html").read_text().count("not compiled") == 4
 
 
 def test_ranks_on_one_device_are_named(tmp_path):

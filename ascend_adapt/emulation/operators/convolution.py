@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.precision import at_least_float32
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -24,7 +25,7 @@ def convolution(
 ) -> torch.Tensor:
     """Return the convolution over the last two or three dimensions."""
     no_padding = _NO_OUTPUT_PADDING[: len(stride)]
-    result = torch.convolution(input, weight, bias, stride, padding, dilation, False, no_padding, groups)
+    result = _convolution(input, weight, bias, stride, padding, dilation, False, no_padding, groups)
     return result if out is None else out.copy_(result)
 
 
@@ -40,7 +41,7 @@ def transposed_convolution(
     groups: int,
 ) -> torch.Tensor:
     """Return the transposed convolution."""
-    return torch.convolution(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
+    return _convolution(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
 
 
 @kernel("npu_conv2d_backward", "npu_convolution_backward")
@@ -116,5 +117,13 @@ def any_transposed_convolution_backward(
     return found
 
 
+def _convolution(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: object) -> torch.Tensor:
+    summed = [None if one is None else at_least_float32(one) for one in (input, weight, bias)]
+    result: torch.Tensor = torch.ops.aten.convolution(*summed, *rest)
+    return result.to(input.dtype)
+
+
 def _backward(input: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, *rest: object) -> Gradients:
-    return tuple(torch.ops.aten.convolution_backward(grad.detach(), input.detach(), weight.detach(), *rest))
+    summed = [at_least_float32(one.detach()) for one in (grad, input, weight)]
+    found = torch.ops.aten.convolution_backward(*summed, *rest)
+    return tuple(None if one is None else one.to(input.dtype) for one in found)

@@ -1,4 +1,4 @@
-"""npu_lstm, npu_lstm_cell and npu_gru: one layer in one direction over all time steps, and their gradients.
+"""npu_lstm, npu_lstm_data, npu_lstm_cell and npu_gru: one layer in one direction over all steps, with their gradients.
 
 torch_npu's own code of nn.LSTM and nn.GRU calls them once for each layer and direction. Sources of the arithmetic:
 op-plugin@517f2e7 op_plugin/ops/aclops/LstmKernelNpu.cpp, LstmCellKernelNpu.cpp and GruKernelNpu.cpp. Shapes: T time
@@ -65,6 +65,65 @@ def lstm_backward(
 ) -> tuple[torch.Tensor, ...]:
     """Return the gradients of input, weight, bias, h and c; of ``gradh`` and ``gradc`` only the last step counts."""
     return _lstm_backward(grady, gradh, gradc, input, weight, hx, cx, h_output, c_output, (i, j, f, o), tanhc)
+
+
+@kernel("npu_lstm_data", host=("batch_sizes",))
+def lstm_of_packed_sequences(
+    input: torch.Tensor,
+    batch_sizes: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    seq_mask: torch.Tensor,
+    h: torch.Tensor,
+    c: torch.Tensor,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    flag_seq: bool,
+    direction: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Return what npu_lstm does, of padded sequences: a sequence keeps its state after its end, where y is zero.
+
+    With ``direction`` the steps run backwards. ``batch_sizes`` [T] has the number of sequences that have a step.
+    """
+    limits.DROPOUT.require(not (train and dropout and num_layers > 1), f"dropout is {dropout} in {num_layers} layers")
+    _require_fit(input, weight, bias, h, c)
+    found = _lstm_of_packed(batch_sizes, direction, *map(wide, (input, weight, bias, h, c)))
+    return tuple(one.to(input.dtype) for one in found)
+
+
+@kernel("npu_lstm_data_backward", host=("batch_sizes",))
+def lstm_of_packed_sequences_backward(
+    grady_opt: torch.Tensor | None,
+    gradh_opt: torch.Tensor | None,
+    gradc_opt: torch.Tensor | None,
+    input: torch.Tensor,
+    batch_sizes: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    init_h: torch.Tensor,
+    init_c: torch.Tensor,
+    y: torch.Tensor,
+    h: torch.Tensor,
+    c: torch.Tensor,
+    i: torch.Tensor,
+    j: torch.Tensor,
+    f: torch.Tensor,
+    o: torch.Tensor,
+    tanhc: torch.Tensor,
+    flag_direction: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of input, weight, bias, h and c; of ``gradh`` and ``gradc`` only the last step counts."""
+    given = [wide(one).requires_grad_() for one in (input, weight, bias, init_h, init_c)]
+    with torch.enable_grad():
+        outputs, states, cells, *_ = _lstm_of_packed(batch_sizes, flag_direction, *given)
+        of_outputs = torch.zeros_like(outputs) if grady_opt is None else wide(grady_opt)
+        slopes = (of_outputs, _last(gradh_opt, h), _last(gradc_opt, c))
+        found = torch.autograd.grad((outputs, states[-1], cells[-1]), given, slopes)
+    return tuple(one.to(input.dtype) for one in found)
 
 
 @kernel("npu_lstm_cell")
@@ -206,6 +265,28 @@ def _lstm(
         hidden = o * tanhc
         steps.append((hidden, hidden, cell, i, j, f, o, tanhc))
     return tuple(torch.stack(one).to(input.dtype) for one in zip(*steps, strict=True))
+
+
+def _lstm_of_packed(
+    batch_sizes: torch.Tensor,
+    backwards: bool,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    h: torch.Tensor,
+    c: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:
+    hidden, cell, steps = h[0], c[0], []
+    present = torch.arange(input.shape[1])[:, None] < batch_sizes[:, None, None]
+    for at in reversed(range(len(input))) if backwards else range(len(input)):
+        i, f, j, o = (torch.cat((input[at], hidden), -1) @ weight + bias).chunk(4, -1)
+        i, f, j, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(j), torch.sigmoid(o)
+        next_cell = f * cell + i * j
+        tanhc = torch.tanh(next_cell)
+        output = (o * tanhc) * present[at]
+        hidden, cell = torch.where(present[at], output, hidden), torch.where(present[at], next_cell, cell)
+        steps.append((output, hidden, cell, i, j, f, o, tanhc))
+    return tuple(torch.stack(one) for one in zip(*(steps[::-1] if backwards else steps), strict=True))
 
 
 def _lstm_backward(

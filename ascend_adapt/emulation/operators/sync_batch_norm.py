@@ -13,6 +13,7 @@ import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.npu_limits import batch_norm as limits
 
 
 def stats(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,6 +113,7 @@ def backward_elemt(
 @kernel("batch_norm_reduce")
 def sums(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return sum and sum of squares of each channel in float32."""
+    limits.CHANNELS.require(input.dim() > 1, f"input has {input.dim()} dimension")
     rows = _rows(input)
     return rows.sum(1).float(), rows.square().sum(1).float()
 

@@ -44,7 +44,7 @@ def test_variables(environ, what, must_fix, machine):
 def test_visible_devices_that_are_not_there(kind, name, machine):
     nodes = {**machine.nodes, kind: (Path("/dev/0"), Path("/dev/1"))}
     found = findings.examine(replace(machine, nodes=nodes, environ={name: "0,2,3"}))
-    assert [one.what for one in found if one.must_fix] == [f"{name} names 2, 3, this host has 2 {kind} devices"]
+    assert [one.what for one in found if one.must_fix] == [f"{name} lists 2, 3, this host has 2 {kind} devices"]
 
 
 def test_a_shell_script_with_windows_line_ends(machine):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from error_bounds import ELEMENTARY, assert_within
@@ -115,6 +117,135 @@ def test_in_place_and_out():
     assert (maximum.tolist(), index.tolist()) == ([0.0, 4.0], [0, 0])
 
 
+def test_a_range_keeps_the_shape_of_its_output():
+    for fill, last in ((torch.logspace, 8.0), (torch.linspace, 3.0)):
+        block = torch.zeros(2, 3, device=NPU)
+        fill(0, 3, 4, **({"base": 2} if fill is torch.logspace else {}), out=block.narrow(1, 1, 2))
+        assert (block[:, 0].tolist(), block[1, 2].item()) == ([0.0, 0.0], pytest.approx(last))
+
+
+def test_16_bits_are_summed_in_float32():
+    def gradients(device, dtype):
+        torch.manual_seed(0)
+        image, vector = (torch.rand(4, 8, 6, 6, 6), torch.rand(6))
+        weight, grid = torch.rand(8, 8, 3, 3, 3), torch.rand(4, 1, 1, 1, 3)
+        inputs = [one.half().to(device, dtype).requires_grad_() for one in (image, vector, weight, grid)]
+        image, vector, weight, grid = inputs
+        total = (image @ vector).sum() + functional.conv3d(image, weight).sum()
+        (total + functional.grid_sample(image, grid, align_corners=False).sum()).backward()
+        return [one.grad for one in inputs]
+
+    for found, wanted in zip(gradients(NPU, torch.float16), gradients("cpu", torch.float32), strict=True):
+        # Each of the three gradients is rounded to float16, and so are their sums.
+        torch.testing.assert_close(found.float().cpu(), wanted, rtol=4 * 2.0**-11, atol=2.0**-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_losses_products_and_norms(dtype):
+    eps, channel = torch.finfo(dtype).eps, torch.rand(3)
+    scores, image = torch.randn(4000, 10).to(dtype), torch.rand(8, 3, 40, 40).to(dtype)
+    target, factors = torch.randint(0, 10, (4000,)), (1 + torch.rand(16, 8) / 2).to(dtype)
+
+    def computed(device, dtype):
+        given = [one.to(device, dtype).requires_grad_() for one in (scores, image)]
+        loss = functional.nll_loss(given[0], target.to(device))
+        normed = functional.batch_norm(given[1], None, None, channel.to(device), channel.to(device), training=True)
+        wider = functional.interpolate(given[1], scale_factor=2, mode="bilinear")
+        (loss + normed.square().sum() + wider.sum()).backward()
+        return [loss, wider, torch.prod(factors.to(device, dtype), 0, dtype=dtype), normed, given[0].grad]
+
+    for found, wanted in zip(computed(NPU, dtype), computed("cpu", torch.float32), strict=True):
+        torch.testing.assert_close(found.float().cpu(), wanted, rtol=eps, atol=eps)
+
+
+@pytest.mark.parametrize("lengths", [[5, 3, 2], [5, 5, 5]])
+@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (1, True), (2, False)])
+def test_an_lstm_over_packed_sequences(layers, bidirectional, lengths):
+    torch.manual_seed(0)
+    of_cpu = torch.nn.LSTM(3, 4, layers, bidirectional=bidirectional)
+    of_npu = copy.deepcopy(of_cpu).to(NPU)
+    sequences = torch.randn(5, 3, 3)
+    found = []
+    for lstm, device in ((of_cpu, "cpu"), (of_npu, NPU)):
+        given = sequences.detach().to(device).requires_grad_()
+        output, (hidden, cell) = lstm(torch.nn.utils.rnn.pack_padded_sequence(given, torch.tensor(lengths)))
+        padded, _ = torch.nn.utils.rnn.pad_packed_sequence(output)
+        (padded.square().sum() + (0 if bidirectional else hidden[-1].sum() + cell[-1].sum())).backward()
+        slopes = [one.grad for one in lstm.parameters()]
+        if len(set(lengths)) == 1:  # torch takes the gradient of a packed sequence, but torch_npu's has its padding
+            slopes.append(given.grad)
+        found.append([one.detach().cpu() for one in (padded, hidden, cell, *slopes)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one)
+
+
+def test_bits_in_place_with_a_number():
+    bits = torch.tensor([1, 4], device=NPU)
+    bits |= 2
+    bits &= 6
+    bits ^= 1
+    assert bits.tolist() == [3, 7]
+
+
+def test_operators_that_torch_composes_have_gradients():
+    matrix = torch.randn(3, 3).requires_grad_()
+    found = []
+    for device in ("cpu", NPU):
+        moved = matrix.detach().to(device).requires_grad_()
+        torch.linalg.slogdet(moved)[1].backward()
+        slope = moved.grad.clone()
+        (moved * 2).fill_diagonal_(5.0).sum().backward()
+        grid = torch.ones(1, 2, 3, device=device).requires_grad_()
+        functional.affine_grid(grid, [1, 1, 4, 4], align_corners=False).square().sum().backward()
+        mean = torch.nanmean(moved.detach(), out=torch.empty((), device=device))
+        found.append([one.cpu() for one in (slope, moved.grad, grid.grad, mean)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one)
+
+
+def test_hardsigmoid_takes_integers():
+    assert functional.hardsigmoid(torch.tensor([-9, 0, 9], dtype=torch.int32, device=NPU)).tolist() == [0, 0, 1]
+
+
+def test_a_profiler_records_the_copy_that_makes_a_tensor_contiguous():
+    with torch.autograd.profiler.profile(use_device="npu") as profile:
+        torch.ones(2, 3, device=NPU).t().contiguous()
+    assert "aclnnInplaceCopy" in {event.name for event in profile.function_events}
+
+
+def test_subtraction_of_lists_rounds_as_a_device_does():
+    one, other = torch.randn(2, 1000).half()
+    (found,) = torch._foreach_sub([one.to(NPU)], [other.to(NPU)], alpha=5.0)
+    assert found.cpu().equal(one - other * 5)
+    one, other = one.bfloat16(), other.bfloat16()
+    tensors = [one.to(NPU)]
+    torch._foreach_sub_(tensors, [other.to(NPU)], alpha=5.0)
+    assert tensors[0].cpu().equal(torch.sub(one.float(), other.float(), alpha=5.0).bfloat16())
+
+
+def test_statistics_of_a_batch_norm_in_evaluation_have_a_value_for_each_channel():
+    image, channel = torch.randn(3, 2, 4, device=NPU), torch.ones(2, device=NPU)
+    found = torch.native_batch_norm(image, channel, channel, channel, channel, False, 0.1, 1e-5)
+    assert [one.shape for one in found] == [(3, 2, 4), (2,), (2,)]
+
+
+def test_replays_of_a_graph_draw_the_numbers_that_eager_code_would():
+    def drawn():
+        return torch.rand(8, device=NPU)
+
+    torch.npu.manual_seed(1)
+    eager = [drawn().tolist() for _ in range(2)]
+    torch.npu.manual_seed(1)
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        result = drawn()
+    replayed = []
+    for _ in range(2):
+        graph.replay()
+        replayed.append(result.tolist())
+    assert replayed == eager
+
+
 def test_a_list_of_out_arguments():
     outs = [torch.zeros(2, device=NPU), torch.zeros(1, device=NPU)]
     torch.split_with_sizes_copy(torch.arange(3.0, device=NPU), [2, 1], out=outs)
@@ -128,6 +259,9 @@ def test_views_in_place():
 
 
 def test_one_hot():
+    for backend in ("inductor", "aot_eager"):
+        compiled = torch.compile(lambda classes: functional.one_hot(classes, 3) + 1, fullgraph=True, backend=backend)
+        assert compiled(torch.tensor([0, 2], device=NPU)).tolist() == [[2, 1, 1], [1, 1, 2]]
     assert functional.one_hot(torch.tensor([0, 2], device=NPU), 3).tolist() == [[1, 0, 0], [0, 0, 1]]
 
 

@@ -36,7 +36,8 @@ def test_a_target_may_be_int32():
     found.backward()
     torch.testing.assert_close(found.cpu(), expected)
     torch.testing.assert_close(there.grad.cpu(), gradient)
-    assert F.one_hot(torch.tensor([0, 2], dtype=torch.int32, device=NPU), 3).tolist() == [[1, 0, 0], [0, 0, 1]]
+    chosen = F.one_hot(torch.tensor([0, 2], dtype=torch.int32, device=NPU), 3)
+    assert (chosen.dtype, chosen.tolist()) == (torch.int32, [[1, 0, 0], [0, 0, 1]])
 
 
 @pytest.mark.parametrize("left", [0, 8])
@@ -47,12 +48,22 @@ def test_a_tensor_beyond_its_storage_is_named(left):
         tensor.add(1)
 
 
-def test_a_private_format_is_kept():
+def test_a_private_format_is_kept_where_it_is_allowed():
     matrix = torch.randn(16, 32, device=NPU)
-    cast = torch_npu.npu_format_cast(matrix, 29)
+    assert torch_npu.get_npu_format(torch_npu.npu_format_cast(matrix, 29)) == torch_npu.Format.ND
+    torch.npu.config.allow_internal_format = True
+    try:
+        cast = torch_npu.npu_format_cast(matrix, 29)
+    finally:
+        torch.npu.config.allow_internal_format = False
     assert torch_npu.get_npu_format(cast) == 29
     assert cast.cpu().equal(matrix.cpu())
     assert (cast @ cast.t()).shape == (16, 16)
+
+
+def test_the_old_format_of_torch_save_cannot_hold_a_tensor_of_a_device(tmp_path):
+    with pytest.raises(RuntimeError, match="NPUStorageImpl"):
+        torch.save(torch.ones(3, device=NPU), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
 
 
 def test_the_version_of_cann_is_that_of_the_emulated_one():

@@ -10,6 +10,7 @@ from emulation.operators.case import Misuse
 
 from ascend_adapt.npu_limits import (
     adam,
+    batch_norm,
     bmm,
     casts,
     cross_entropy,
@@ -377,6 +378,7 @@ def steps():
 
 def casts_and_dropout():
     part = lambda: npu(1024)[256:512].view(16, 16)  # noqa: E731
+    yield misuse("no channels", "batch_norm_reduce", batch_norm.CHANNELS, lambda: npu(3), 1e-5)
     yield misuse("a part of a buffer", "_npu_format_cast", casts.WHOLE_STORAGE, part, 29)
     yield misuse("in place", "npu_format_cast_.acl_format", casts.WHOLE_STORAGE, part, 29)
     yield misuse("no such format", "_npu_format_cast", casts.FORMAT, lambda: npu(16, 16), 99)

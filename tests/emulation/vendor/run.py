@@ -1,7 +1,8 @@
 """Runs the vendor's own tests on the emulated NPU (make vendor-tests).
 
 Ascend/pytorch and Ascend/op-plugin are cloned at the stated tag, to a folder outside this repository. Every file of the
-tests runs in a process of its own, for at most --seconds. Results are kept in that folder, and a stopped run resumes.
+tests runs in a process of its own, at most --cases of its tests, each for at most --seconds of processor time. Results
+are kept in that folder, and a stopped run resumes; with more --seconds the tests that reached their limit run again.
 Then the record, vendor_tests.json, and the table of docs/rehearsal.md are written from all results.
 """
 
@@ -15,12 +16,14 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from worker import read, too_slow, write
 
 from ascend_adapt.emulation import environment
 from ascend_adapt.launch.placement import environment as launch_environment
@@ -36,9 +39,10 @@ TAG = "v26.2.0-beta.1-pytorch2.13.0"
 OP_PLUGIN = "5045ad2a3ad1d4d5d3b4c074e11e72fee112c464"
 DEVICES = 8
 
-CLASSES = ("passed", "refused rightly", "not emulated", "of the host", "wrong")
+CLASSES = ("passed", "refused rightly", "not emulated", "of the host", "wrong", "crashed", "time limit")
 _NOT_EMULATED = re.compile(
-    r"OperatorMissing|the emulated CANN does not have it|Failed to find function|not emulated|lib\w+\.so: cannot open"
+    r"OperatorMissing|the emulated (?:CANN|NPU) does not have it|Failed to find function|not emulated|"
+    r"lib\w+\.so: cannot open"
 )
 
 
@@ -81,7 +85,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", type=Path, help="folder of the checkouts pytorch and op-plugin, and of results")
     parser.add_argument("--only", default="*", help="pattern of files, such as 'op-plugin/*test_npu_slice.py'")
-    parser.add_argument("--seconds", type=float, default=600, help="limit of one file")
+    parser.add_argument("--seconds", type=float, default=30, help="processor time of one test")
+    parser.add_argument("--cases", type=int, default=10, help="tests of a file, chosen by a hash of their names")
     parser.add_argument("--files", type=int, help="stop after so many files; their order is arbitrary but fixed")
     parser.add_argument("--record", action="store_true", help="only write the record and the table")
     options = parser.parse_args()
@@ -92,7 +97,7 @@ def main() -> int:
         for name, source in SOURCES.items():
             _check_out(checkouts / name, source)
         chosen = [file for file in files(checkouts) if fnmatch.fnmatch(file, options.only)]
-        run(checkouts, results, chosen[: options.files], options.seconds)
+        run(checkouts, results, chosen[: options.files], options.seconds, options.cases)
     record = summary(results, disabled_tests(checkouts), yaml.safe_load(REVIEWED.read_text()))
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     text = PAGE.read_text()
@@ -123,30 +128,31 @@ def files(checkouts: Path) -> list[str]:
     return sorted(found, key=lambda file: hashlib.sha256(file.encode()).digest())
 
 
-def run(checkouts: Path, results: Path, chosen: Iterable[str], seconds: float) -> None:
-    """Run files that have no result yet, one after the other."""
+def run(checkouts: Path, results: Path, chosen: Iterable[str], seconds: float, cases: int) -> None:
+    """Run files that have not ended yet, one after the other."""
     environ = dict(os.environ)
     machine = environment.prepare("910B", DEVICES, environ, print)
     environ |= launch_environment.of_emulation(machine, environ)
     environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ["PYTHONPATH"] += os.pathsep + str(PACKAGES)
-    command = [sys.executable, str(HERE / "worker.py"), str(seconds)]
+    command = [sys.executable, str(HERE / "worker.py"), str(seconds), str(cases)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
         worker.stdout.readline()
         for file in chosen:
             path = results / f"{file.replace('/', '+')}.jsonl"
-            if path.exists():
+            entries = read(path)
+            if entries and entries[-1]["outcome"] == "ended" and not too_slow(entries, seconds):
                 continue
+            begun = time.monotonic()
             worker.stdin.write(f"{checkouts / file}\t{path}\n")
             worker.stdin.flush()
-            ended = worker.stdout.readline().partition("\t")[0]
-            if not ended:
+            if not worker.stdout.readline():
                 raise SystemExit(f"{file}: the process that starts the tests has ended — look at {path}")
             with path.open("a") as stream:
-                stream.write(json.dumps({"test": "", "outcome": "ended", "error": ended}) + "\n")
-            print(f"{ended}: {file}", flush=True)
+                write(stream, "", "ended")
+            print(f"{time.monotonic() - begun:.1f} s: {file}", flush=True)
 
 
 def disabled_tests(checkouts: Path) -> set[str]:
@@ -164,44 +170,36 @@ def summary(results: Path, disabled: set[str], reviewed: list[dict[str, str]]) -
         file = path.name.removesuffix(".jsonl").replace("+", "/")
         counts: Counter[str] = Counter()
         others: dict[str, dict[str, str]] = defaultdict(dict)
-        ended, cases = "time limit", 0
+        cases = 0
         outcomes: dict[str, tuple[str, str]] = {}
-        for line in path.read_text().splitlines():
-            entry = json.loads(line)
-            if entry["outcome"] == "ended":
-                ended = entry["error"]
-            elif entry["outcome"] == "collected":
+        for entry in read(path):
+            if entry["outcome"] == "collected":
                 cases = int(entry["error"])
-            elif entry["outcome"] == "not collected":
-                outcomes["(import)"] = "failed", entry["error"]
-            else:
+            elif entry["outcome"] not in ("begun", "ended"):
                 outcomes[entry["test"]] = entry["outcome"], entry["error"]
         for test, (outcome, error) in outcomes.items():
-            named = classify(file, test, outcome, error, disabled, reviewed, ended)
-            if named is None:
-                continue
-            kind, reason = named
+            kind, reason = classify(file, test, outcome, error, disabled, reviewed)
             counts[kind] += 1
             if kind in CLASSES[1:]:
                 others[kind][test] = reason
-        by_file[file] = {"ended": ended, "cases": cases, "counts": dict(counts), **others}
+        by_file[file] = {"cases": cases, "counts": dict(counts), **others}
     record["files"] = by_file
     return record
 
 
 def classify(
-    file: str, test: str, outcome: str, error: str, disabled: set[str], reviewed: list[dict[str, str]], ended: str
-) -> tuple[str, str] | None:
-    """Return the class of a case and why, or None for one that is left out: by its author, or by the time limit."""
+    file: str, test: str, outcome: str, error: str, disabled: set[str], reviewed: list[dict[str, str]]
+) -> tuple[str, str]:
+    """Return the class of a case and why; "skipped" is for those that the vendor leaves out."""
     if outcome == "skipped" or (file.startswith("pytorch/") and test in disabled):
         return "skipped", ""
     if outcome == "passed":
         return "passed", ""
-    if outcome == "begun":
-        return ("wrong", f"the process ended: {ended}") if ended.startswith("killed") else None
     for entry in reviewed:
         if fnmatch.fnmatch(f"{file}::{test}", entry.get("case", "*")) and re.search(entry.get("error", ""), error):
             return entry["class"], entry["why"]
+    if outcome in ("time limit", "crashed"):
+        return outcome, error
     first = error.strip().splitlines()[0][:160] if error.strip() else outcome
     return ("not emulated" if _NOT_EMULATED.search(error) else "wrong"), first
 
@@ -215,7 +213,7 @@ def table(record: dict[str, object]) -> str:
         counts: Counter[str] = Counter()
         for file in folders:
             counts.update(entries[file]["counts"])  # type: ignore[arg-type]
-        judged = sum(counts[kind] for kind in CLASSES if kind != "of the host")
+        judged = sum(counts[kind] for kind in CLASSES if kind not in ("of the host", "time limit"))
         good = counts["passed"] + counts["refused rightly"]
         share = f"{100 * good / judged:.1f} %" if judged else "—"
         cells = " | ".join(str(counts[kind]) for kind in CLASSES)

@@ -1,44 +1,68 @@
 """Runs files of tests, each in a process of its own that is forked after torch_npu is imported.
 
-worker.py SECONDS: reads ``FILE<tab>RESULTS`` lines from stdin, and appends to RESULTS one JSON line for each test as it
-ends. Prints how each file ended. Loading torch and torch_npu once for all files saves five seconds a file.
+worker.py SECONDS CASES: reads ``FILE<tab>RESULTS`` lines from stdin, and appends to RESULTS one JSON line for each test
+as it begins and ends. CASES is how many tests of a file are run, chosen by a hash of their names. A test that takes
+more than SECONDS of processor time, or whose process ends, does not keep the others of its file from being run: they
+get a new process. Prints each file that has ended. Loading torch and torch_npu once for all files saves five seconds
+a file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import hashlib
 import json
 import os
+import random
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import torch
+
+SEED = 1234
+COLLECTION_SECONDS = 120
+IDLE_FACTOR = 8
+"""A test that waits, or a busy machine: it may take this many times its processor time."""
+_FILE = "(file)"
 
 
 class Outcomes:
-    """pytest plugin: writes the outcome of each test, and of a failure the error."""
+    """pytest plugin: chooses the tests, and writes the outcome of each, and of a failure the error."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, seconds: float, cases: int) -> None:
+        entries = read(path)
+        self._done = {entry["test"] for entry in entries} - too_slow(entries, seconds)
+        self._cases = cases
         self._stream = path.open("a")
-        self._reports: dict[str, pytest.TestReport] = {}
         self._errors: dict[str, str] = {}
 
     def _write(self, test: str, outcome: str, error: str = "") -> None:
-        self._stream.write(json.dumps({"test": test, "outcome": outcome, "error": error}) + "\n")
-        self._stream.flush()
+        write(self._stream, test, outcome, error)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._write("", "not collected", str(report.longrepr)[-2000:])
+            self._write(_FILE, "not collected", str(report.longrepr)[-2000:])
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self._write("", "collected", str(len(items)))
+        self._write(_FILE, "collected", str(len(items)))
+        order = sorted((_name(item.nodeid) for item in items), key=lambda name: hashlib.sha256(name.encode()).digest())
+        chosen = set(order[: self._cases]) - self._done
+        items[:] = [item for item in items if _name(item.nodeid) in chosen]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._write(_name(nodeid), "begun")
+
+    def pytest_runtest_setup(self) -> None:
+        # The files set such seeds only where they are run as a script.
+        random.seed(SEED)
+        numpy.random.seed(SEED)
+        torch.manual_seed(SEED)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -50,8 +74,27 @@ class Outcomes:
             error = self._errors.pop(name, "")
             skipped = report.skipped and not error
             self._write(name, "skipped" if skipped else "failed" if error else "passed", error)
-            if report.skipped:
-                self._errors.pop(name, None)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Return what is written of a file so far."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def too_slow(entries: list[dict[str, str]], seconds: float) -> set[str]:
+    """Return the tests that ended at a limit lower than this one, and so are run again."""
+    outcomes = {entry["test"]: entry for entry in entries}
+    return {
+        test
+        for test, entry in outcomes.items()
+        if entry["outcome"] == "time limit" and float(entry["error"].split()[0]) < seconds
+    }
+
+
+def write(stream: Any, test: str, outcome: str, error: str = "") -> None:
+    """Append the outcome of a test."""
+    stream.write(json.dumps({"test": test, "outcome": outcome, "error": error}) + "\n")
+    stream.flush()
 
 
 def _name(nodeid: str) -> str:
@@ -69,11 +112,10 @@ def _error(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
 
 
 def main() -> None:
-    limit = float(sys.argv[1])
+    seconds, cases = float(sys.argv[1]), int(sys.argv[2])
     from ascend_adapt.emulation import rank
 
     rank.watch()
-    import torch
     import torch.testing._internal.common_utils
     import torch_npu.testing.testcase  # noqa: F401
 
@@ -82,46 +124,85 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         file, results = line.rstrip("\n").split("\t")
-        print(f"{_run(Path(file), Path(results), limit)}\t{file}", flush=True)
+        run(Path(file), Path(results), seconds, cases)
+        print(file, flush=True)
 
 
-def _run(file: Path, results: Path, limit: float) -> str:
+def run(file: Path, results: Path, seconds: float, cases: int) -> None:
+    """Run the tests of a file in as many processes as their crashes and limits make necessary."""
+    while (how := _run_process(file, results, seconds, cases)) != "complete":
+        entries = read(results)
+        last = entries[-1] if entries else {"test": _FILE, "outcome": "begun"}
+        with results.open("a") as stream:
+            if last["test"] == _FILE:  # no test has begun in this process
+                write(stream, _FILE, "not collected", how)
+                return
+            if last["outcome"] == "begun":
+                limited = how == "time limit"
+                write(stream, last["test"], how if limited else "crashed", f"{seconds:g} s" if limited else how)
+
+
+def _run_process(file: Path, results: Path, seconds: float, cases: int) -> str:
     child = os.fork()
     if child == 0:
         os.setsid()
-        _run_in_child(file, results)
-    deadline = time.monotonic() + limit
-    while time.monotonic() < deadline:
+        _run_in_child(file, results, seconds, cases)
+    try:
+        return _wait(child, results, seconds)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # processes that the tests started
+
+
+def _wait(child: int, results: Path, seconds: float) -> str:
+    """Return how the process ended; it is killed if a test, or collecting the tests, reaches the limit."""
+    size, since, used = -1, 0.0, 0.0
+    while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
-            os.killpg(child, signal.SIGKILL) if _has_group(child) else None
             code = os.waitstatus_to_exitcode(status)
-            return f"killed by {signal.Signals(-code).name}" if code < 0 else "complete"
+            return (
+                "complete" if code == 0 else f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+            )
+        now = results.stat().st_size if results.exists() else 0
+        if now != size:
+            size, since, used = now, time.monotonic(), _processor_time(child)
+        elif time.monotonic() - since > seconds:
+            entries = read(results)
+            limit = seconds if entries and entries[-1]["test"] != _FILE else COLLECTION_SECONDS
+            if _processor_time(child) - used > limit or time.monotonic() - since > IDLE_FACTOR * limit:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return "time limit"
         time.sleep(0.05)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "time limit"
 
 
-def _has_group(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def _processor_time(session: int) -> float:
+    """Return the seconds of processor time of the processes of a session, and of those that they waited for."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        if int(fields[3]) == session:
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _run_in_child(file: Path, results: Path) -> None:
+def _run_in_child(file: Path, results: Path, seconds: float, cases: int) -> None:
     log = os.open(results.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.chdir(file.parent)
     sys.argv[1:] = []
+    if "distributed" in file.parts:
+        os.environ["ASCEND_RT_VISIBLE_DEVICES"] = "0,1"  # more ranks only wait for each other's processors
     roots = {str(parent) for parent in file.parents if parent.name == "test"}
     sys.path[:0] = [str(file.parent), *roots]
-    options = ["-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "--timeout", "60", "--rootdir", str(file.parent)]
-    pytest.main([*options, "-c", os.devnull, str(file)], plugins=[Outcomes(results)])
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(file.parent), "-c", os.devnull]
+    pytest.main([*options, str(file)], plugins=[Outcomes(results, seconds, cases)])
     sys.stdout.flush()
     os._exit(0)
 

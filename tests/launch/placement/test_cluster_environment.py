@@ -86,7 +86,7 @@ def test_who_says_so(argv, environ, wanted):
         (["--nnodes", "2", "--node-rank", "0"], {}, "add --master-addr"),
         (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"], {}, "host 2 of 2"),
         (["--node-ips", "10.0.0.1,10.0.0.2"], {}, "0 of them are this host's"),
-        (["--nnodes", "3", "--node-ips", "10.0.0.1,10.0.0.2"], {}, "names 2 hosts, --nnodes says 3"),
+        (["--nnodes", "3", "--node-ips", "10.0.0.1,10.0.0.2"], {}, "lists 2 hosts, --nnodes says 3"),
         ([], {"PET_NNODES": "2", "PET_NODE_RANK": "0"}, "PET_MASTER_ADDR is not set"),
     ],
 )
