@@ -12,7 +12,7 @@ export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast vendor-tests check style types conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run screenshots examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu stress
+.PHONY: demo test test-fast vendor-tests check style types conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run screenshots examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu bench-gpus stress
 
 # pip's lines that show progress: what is downloaded, and how big it is.
 SHELL := /bin/bash
@@ -164,6 +164,9 @@ ROWS ?=
 CHART_INTO ?= runs/bench-gpu
 bench-gpu: install
 	$(BIN)/python -m bench.gpu --into $(CHART_INTO) $(if $(ROWS),--rows $(ROWS))
+
+bench-gpus: install
+	$(BIN)/python -m bench.gpus $(if $(ROWS),--rows $(ROWS))
 
 bench-startup: install
 	$(BIN)/python bench/startup.py

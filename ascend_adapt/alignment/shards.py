@@ -103,11 +103,14 @@ def of_input(module: nn.Module) -> Shard | None:
 
 
 def of_input_gradient(module: nn.Module) -> Shard | None:
-    """Return the shard that the gradient of the first input is: in the native trainer's region, a term of a sum."""
+    """Return the shard that the gradient of the first input is.
+
+    In the native trainer it is a term of a sum, unless the module itself enters the tensor-parallel region.
+    """
     tp, home = _tensor_parallel(module), type(module).__module__
     names = ("ColumnParallelLinear", "Attention", "MLP")
     if tp is not None and home.startswith("ascend_adapt.native.") and type(module).__name__ in names:
-        return Shard(None, *tp)
+        return None if getattr(module, "enters", False) else Shard(None, *tp)
     return of_input(module)
 
 

@@ -176,6 +176,7 @@ class TrainingRun:
                 samples.close()
             if self.saver is not None:
                 self.saver.close()
+            self.trainer.close()
 
     def _agreed_token_files(self) -> dict[str, str]:
         """Return the identities of the token files, checked to be equal on every rank.

@@ -28,6 +28,9 @@ class Clock:
         """Warm-up, timed and profiled steps."""
         return self.warm_up + self.steps + PROFILED
 
+    def begin(self) -> None:
+        """The model is built, and the first step begins."""
+
     def start(self) -> None:
         """Training starts now; else it started when the clock was made."""
         self.before = self.began = time.perf_counter()

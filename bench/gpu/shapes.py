@@ -25,8 +25,22 @@ class Shape:
     neox: bool = False
     """GPT-NeoX's block: parallel residual, rotary positions on a quarter of a head, untied head."""
 
-    def config(self, micro_batch: int, accumulation: int, steps: int, dropout: float, prefix: Path, extra: str) -> Any:
-        """Return the native trainer's configuration of this job on one rank, in bf16 with fp32 master weights."""
+    def config(
+        self,
+        micro_batch: int,
+        accumulation: int,
+        steps: int,
+        dropout: float,
+        prefix: Path,
+        extra: str,
+        *,
+        ranks: int = 1,
+        data: int = 1,
+    ) -> Any:
+        """Return the native trainer's configuration of this job, in bf16 with fp32 master weights.
+
+        ``data`` of its ``ranks`` are data-parallel, each with ``accumulation`` micro batches.
+        """
         from ascend_adapt.recipes import dialects
 
         given = {
@@ -36,7 +50,7 @@ class Shape:
             "seq-length": self.length,
             "max-position-embeddings": self.length,
             "micro-batch-size": micro_batch,
-            "global-batch-size": micro_batch * accumulation,
+            "global-batch-size": micro_batch * accumulation * data,
             "train-iters": steps,
             "lr": LR,
             "lr-decay-style": "constant",
@@ -50,7 +64,7 @@ class Shape:
             "eval-iters": 0,
         }
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-        config, _ = dialects.read("megatron", [*words, "--bf16", *extra.split()]).build(1)
+        config, _ = dialects.read("megatron", [*words, "--bf16", *extra.split()]).build(ranks)
         if not self.neox:
             return config
         model = replace(

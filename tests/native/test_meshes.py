@@ -21,6 +21,7 @@ from ascend_adapt.native.parallel import mesh as meshes
 STEPS = 6  # in which each model learns enough to be compared; every_mesh.py has 20
 TWO_RANKS = [
     Case("sequence", "gated", {"tensor": 2, "sequence": True}, steps=STEPS),
+    Case("sequence, shards of rows", "gpt2", {"tensor": 2, "sequence": True, "micro": 2}, steps=STEPS),
     Case("zero-1", "gpt2", {"data": 2, "zero_stage": 1}, loss_mean="tokens", steps=STEPS),
     Case("zero-3", "neox", {"data": 2, "zero_stage": 3, "recompute": "full"}, steps=STEPS),
     Case("glm: tensor", "glm", {"tensor": 2}, steps=STEPS),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -171,11 +171,12 @@ class Decoder(nn.Module):
             cache: KV cache of the tokens before x, for generation. Positions and mask follow from it; x is appended.
             logits_to_keep: number of final tokens whose logits are returned; None returns all.
         """
-        length = x.shape[1] if self.first or not self.tp.sequence else x.shape[1] * self.tp.size
+        length = x.shape[1] if self.first else self.tp.whole_length(x.shape[1])
         if cache is not None:
             position_ids, masked_out = cache.position_ids(x), cache.masked_out(length)
             block_position_ids = cache.block_position_ids(x)
         if self.first:
+            self._arrive(self.embedding)
             x = self.embedding(x, position_ids, block_position_ids)
         rotary = None
         if self.model.positions == "rotary":
@@ -187,6 +188,7 @@ class Decoder(nn.Module):
             cache.advance(length)
         if not self.last:
             return x
+        self._arrive(self)
         x = self.final_norm(x) if branch is None else self.final_norm(x, branch)[1]
         if logits_to_keep is not None:
             x = x[:, -logits_to_keep:]
@@ -197,13 +199,19 @@ class Decoder(nn.Module):
         """Return the residual stream, and what the final norm adds to it."""
         blocks, defers = list(self.layers.values()), self.fused and self.may_defer
         if not self.recompute_run or not torch.is_grad_enabled():
-            return _chain(blocks, x, context, defers, last_too=self.last)
+            return _chain(blocks, x, context, defers, self._arrive, last_too=self.last)
         for start in range(0, len(blocks), self.recompute_run):
             run = blocks[start : start + self.recompute_run]
             x, _ = checkpoint(
-                _chain, run, x, context, defers, use_reentrant=False, preserve_rng_state=self.model.has_dropout
-            )
+                _chain, run, x, context, defers, self._arrive,
+                use_reentrant=False, preserve_rng_state=self.model.has_dropout,
+            )  # fmt: skip
         return x, None
+
+    def _arrive(self, module: nn.Module) -> None:
+        """Wait for the compute weights of a module, which other ranks may still be sending."""
+        if self.copies is not None:
+            self.copies.arrive(module)
 
     def _loss_or_logits(self, x: torch.Tensor, rows: Rows | None) -> torch.Tensor:
         weight = self.head.weight if hasattr(self, "head") else self.embedding.words.weight
@@ -224,15 +232,23 @@ def counted_labels(rows: Rows) -> torch.Tensor:
 
 
 def _chain(
-    blocks: Sequence[nn.Module], x: torch.Tensor, context: AttentionContext, defers: bool, *, last_too: bool = False
+    blocks: Sequence[nn.Module],
+    x: torch.Tensor,
+    context: AttentionContext,
+    defers: bool,
+    arrive: Callable[[nn.Module], None],
+    *,
+    last_too: bool = False,
 ) -> tuple[torch.Tensor, Branch | None]:
     """Return the residual stream after the blocks, and the branch that the last one deferred, if ``last_too``."""
     if not defers:
         for block in blocks:
+            arrive(block)
             x = block(x, context)
         return x, None
     branch: Branch | None = None
     for number, block in enumerate(blocks, 1):
+        arrive(block)
         if number < len(blocks) or last_too:
             x, branch = block(x, context, branch, defer=True)
         else:

@@ -77,7 +77,7 @@ class Attention(nn.Module):
     grouped-query attention this is Megatron's [heads, 3, head_dim], with it Megatron-core's layout.
     """
 
-    def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool, enters: bool) -> None:
         super().__init__()
         self.model, self.tp, self.recompute, self.fused = model, tp, recompute, False
         self.groups = model.num_query_groups // tp.size
@@ -85,12 +85,13 @@ class Attention(nn.Module):
         width = model.head_dim * model.num_heads
         rows = model.head_dim * (model.num_heads + 2 * model.num_query_groups)
         self.query_key_value = ColumnParallelLinear(
-            tp, model.hidden_size, rows, bias=model.attention_bias, init=model.init
+            tp, model.hidden_size, rows, bias=model.attention_bias, init=model.init, enters=enters
         )
+        self.enters = self.query_key_value.enters
         self.dense = RowParallelLinear(tp, width, model.hidden_size, bias=model.output_bias, init=model.output_init)
 
     def forward(self, x: torch.Tensor, context: AttentionContext, *, add_bias: bool = True) -> torch.Tensor:
-        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] inside it.
+        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] before it, or inside without ``enters``.
 
         Without ``add_bias`` the caller adds the bias of the output layer.
         """
@@ -119,8 +120,7 @@ class Attention(nn.Module):
                 joined, self.groups * self.shared, self.groups, projection.bias
             )
             return heads
-        batch, length, _ = x.shape
-        parts = projection(x).view(batch, length, self.groups, self.shared + 2, self.model.head_dim)
+        parts = projection(x).unflatten(2, (self.groups, self.shared + 2, self.model.head_dim))
         return tuple(each.flatten(2, 3).transpose(1, 2) for each in parts.split((self.shared, 1, 1), 3))
 
     def _core_attention(
@@ -153,17 +153,20 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Feed-forward layer: two linear layers and an activation; gated activations add a third, ``gate``."""
 
-    def __init__(self, model: Model, tp: TensorParallel) -> None:
+    def __init__(self, model: Model, tp: TensorParallel, *, enters: bool = True) -> None:
         super().__init__()
-        self.activation, self.fused = model.activation, False
+        self.tp, self.activation, self.fused, self.enters = tp, model.activation, False, enters and tp.size > 1
         hidden, inner = model.hidden_size, model.ffn_hidden_size
+        alone = enters and not model.gated
         if model.gated:
             self.gate = ColumnParallelLinear(tp, hidden, inner, bias=model.mlp_bias, init=model.init)
-        self.dense_h_to_4h = ColumnParallelLinear(tp, hidden, inner, bias=model.mlp_bias, init=model.init)
+        self.dense_h_to_4h = ColumnParallelLinear(tp, hidden, inner, bias=model.mlp_bias, init=model.init, enters=alone)
         self.dense_4h_to_h = RowParallelLinear(tp, inner, hidden, bias=model.mlp_bias, init=model.output_init)
 
     def forward(self, x: torch.Tensor, *, add_bias: bool = True) -> torch.Tensor:
-        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] inside it."""
+        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] before it, or inside without ``enters``."""
+        if self.enters and not self.dense_h_to_4h.enters:
+            x = self.tp.enter(x)  # once for both linear layers
         return self.dense_4h_to_h(self._activated(x), add_bias=add_bias)
 
     def _activated(self, x: torch.Tensor) -> torch.Tensor:
@@ -193,10 +196,12 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.model, self.tp, self.fused = model, tp, False
         self.input_norm = Norm(model, tp)
-        self.attention = Attention(model, tp, recompute=recompute_attention)
+        # With one norm for both, the block enters the tensor-parallel region once.
+        enters = not model.shared_norm
+        self.attention = Attention(model, tp, recompute=recompute_attention, enters=enters)
         if not model.shared_norm:
             self.post_attention_norm = Norm(model, tp)
-        self.mlp = MLP(model, tp)
+        self.mlp = MLP(model, tp, enters=enters)
 
     def fuse(self, fused: bool) -> None:
         """Use the kernels that fuse a linear layer with what surrounds it, or plain operators."""
@@ -216,18 +221,18 @@ class TransformerBlock(nn.Module):
             normed = self.input_norm(x)
         else:
             x, normed = self.input_norm(x, branch)
-        normed = self.tp.enter(normed)
+        if self.model.shared_norm:
+            normed = self.tp.enter(normed)
         if self.model.parallel_residual:
             x, before = x + self._dropped(self.attention(normed, context)), x
             if not self.model.shared_norm:
-                normed = self.tp.enter(self.post_attention_norm(before))
+                normed = self.post_attention_norm(before)
         elif self.fused:
             attended = self._branch(self.attention(normed, context, add_bias=False), self.attention.dense.bias)
             x, normed = self.post_attention_norm(x, attended)
-            normed = self.tp.enter(normed)
         else:
             x = x + self._dropped(self.attention(normed, context))
-            normed = self.tp.enter(self.post_attention_norm(x))
+            normed = self.post_attention_norm(x)
         if defer:
             return x, self._branch(self.mlp(normed, add_bias=False), self.mlp.dense_4h_to_h.bias)
         return x + self._dropped(self.mlp(normed))

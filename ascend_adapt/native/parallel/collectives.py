@@ -16,12 +16,15 @@ def all_gather(whole: torch.Tensor, mine: torch.Tensor, group: Any, *, async_op:
     return _named("all_gather_single", "all_gather_into_tensor")(whole, mine, group=group, async_op=async_op)
 
 
-def reduce_scatter(mine: torch.Tensor, whole: torch.Tensor, group: Any, *, async_op: bool = False) -> Any:
+def reduce_scatter(
+    mine: torch.Tensor, whole: torch.Tensor, group: Any, *, op: Any = dist.ReduceOp.SUM, async_op: bool = False
+) -> Any:
     """Fill ``mine`` [n, ...] with this rank's part of the sum of every rank's ``whole`` [ranks * n, ...].
 
     Returns the work handle if ``async_op``.
     """
-    return _named("reduce_scatter_single", "reduce_scatter_tensor")(mine, whole, group=group, async_op=async_op)
+    function = _named("reduce_scatter_single", "reduce_scatter_tensor")
+    return function(mine, whole, op=op, group=group, async_op=async_op)
 
 
 def _named(name: str, before: str) -> Any:

@@ -3,7 +3,8 @@
 In a block the first linear layer is column-parallel and the second row-parallel (Megatron-LM, arXiv 1909.08053).
 Between them is the tensor-parallel region, where a rank computes its own heads or channels; ``enter`` and
 ``leave`` are its boundaries. With sequence parallelism (arXiv 2205.05198) activations outside it are sharded along the
-sequence.
+sequence, or along the batch where its rows divide by the ranks: such shards are contiguous, so collectives need no
+copies.
 
 DTensor is not used for this axis: parameters of different meshes cannot be clipped or stepped together, and its
 operators on an NPU differ from release to release.
@@ -26,55 +27,69 @@ from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 
 @dataclass(frozen=True)
 class TensorParallel:
-    """Tensor-parallel group of a layer. Activations are [B, S, H]; ``sequence``: sharded along S between layers."""
+    """Tensor-parallel group of a layer. Activations are [B, S, H]; ``sequence``: sharded between layers."""
 
     group: Any
     size: int
     rank: int
     sequence: bool
+    axis: int = 1
+    """The axis that is sharded: 0, B, or 1, S."""
 
     @classmethod
-    def of(cls, mesh: Mesh) -> TensorParallel:
-        """Return the tensor-parallel group of a mesh."""
+    def of(cls, mesh: Mesh, rows: int = 1) -> TensorParallel:
+        """Return the tensor-parallel group of a mesh, for batches of ``rows`` rows, or of a multiple of them."""
         size = mesh.parallel.tensor
-        return cls(mesh.group("tensor"), size, mesh.tensor_rank, mesh.parallel.sequence and size > 1)
+        sequence, axis = mesh.parallel.sequence and size > 1, 1 if rows % size else 0
+        return cls(mesh.group("tensor"), size, mesh.tensor_rank, sequence, axis)
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
         """Enter the region: all-gather ``x`` to [B, S, H] if sharded; the gradient is summed over ranks."""
         if self.size == 1:
             return x
-        entered: torch.Tensor = (_Gather if self.sequence else _Copy).apply(x, self.group)
+        entered: torch.Tensor = _Gather.apply(x, self) if self.sequence else _Copy.apply(x, self.group)
         return entered
 
     def leave(self, partial: torch.Tensor) -> torch.Tensor:
-        """Leave the region: all-reduce [B, S, H], or reduce-scatter it along S under sequence parallelism."""
+        """Leave the region: all-reduce [B, S, H], or reduce-scatter it under sequence parallelism."""
         if self.size == 1:
             return partial
-        left: torch.Tensor = (_Scatter if self.sequence else _Sum).apply(partial, self.group)
+        left: torch.Tensor = _Scatter.apply(partial, self) if self.sequence else _Sum.apply(partial, self.group)
         return left
 
     def gathered(self, x: torch.Tensor) -> torch.Tensor:
-        """All-gather ``x`` along S for a consumer whose gradient is already summed, and equal on every rank."""
+        """All-gather ``x`` for a consumer whose gradient is already summed, and equal on every rank."""
         if not self.sequence:
             return x
-        whole: torch.Tensor = _GatherForSummedGradient.apply(x, self.group)
+        whole: torch.Tensor = _GatherForSummedGradient.apply(x, self)
         return whole
 
     def piece(self, x: torch.Tensor) -> torch.Tensor:
-        """Return this rank's shard of ``x`` [B, S, ...] along S, under sequence parallelism."""
-        return x.chunk(self.size, 1)[self.rank] if self.sequence else x
+        """Return this rank's shard of ``x`` [B, S, ...], under sequence parallelism."""
+        return x.chunk(self.size, self.axis)[self.rank] if self.sequence else x
 
-    def sequence_length(self, whole: int) -> int:
-        """Return the sequence length on one rank between layers."""
-        return whole // self.size if self.sequence else whole
+    def sizes(self, rows: int, length: int) -> tuple[int, int]:
+        """Return the sizes of B and S on one rank between layers."""
+        ranks = self.size if self.sequence else 1
+        return (rows // ranks, length) if self.axis == 0 else (rows, length // ranks)
+
+    def whole_length(self, length: int) -> int:
+        """Return the length of the sequence, of which one rank has ``length`` between layers."""
+        return length * self.size if self.sequence and self.axis == 1 else length
 
 
 class ColumnParallelLinear(Declared):
-    """Linear layer with the rows of W sharded, inside the region: [B, S, H] -> [B, S, out / ranks]."""
+    """Linear layer with the rows of W sharded, inside the region: [B, S, H] -> [B, S, out / ranks].
 
-    def __init__(self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init) -> None:
+    With ``enters`` its input is that of ``TensorParallel.enter``, whose collective in the backward pass then overlaps
+    the product for the weight's gradient.
+    """
+
+    def __init__(
+        self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init, enters: bool = False
+    ) -> None:
         super().__init__()
-        self.tp = tp
+        self.tp, self.enters = tp, enters and tp.size > 1
         self.declare("weight", (out // tp.size, inner), ParameterLayout(init, cut=0))
         self.declare("bias", (out // tp.size,) if bias else None, ParameterLayout(0.0, cut=0))
 
@@ -84,6 +99,9 @@ class ColumnParallelLinear(Declared):
         The caller then computes what is missing, fused with other work.
         """
         added = {"add": self.bias, "detach": None if self.bias is None else self.bias.detach(), "leave": None}[bias]
+        if self.enters:
+            entered: torch.Tensor = _EnterLinear.apply(x, self.weight, added, self.tp)
+            return entered
         return functional.linear(x, self.weight, added)
 
 
@@ -125,20 +143,27 @@ class VocabularyParallelEmbedding(Declared):
         return self.tp.leave(partial.masked_fill(elsewhere[..., None], 0.0))
 
 
-def _all_gather(x: torch.Tensor, group: Any) -> torch.Tensor:
-    """All-gather [B, s, H] along the sequence to [B, S, H]."""
-    mine = x.transpose(0, 1).contiguous()
-    whole = mine.new_empty((mine.shape[0] * dist.get_world_size(group), *mine.shape[1:]))
-    collectives.all_gather(whole, mine, group)
-    return whole.transpose(0, 1)
+def _all_gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+    """All-gather the shards of ``x`` to [B, S, H]."""
+    mine = x.transpose(0, tp.axis).contiguous()
+    whole = mine.new_empty((mine.shape[0] * tp.size, *mine.shape[1:]))
+    collectives.all_gather(whole, mine, tp.group)
+    return whole.transpose(0, tp.axis)
 
 
-def _reduce_scatter(x: torch.Tensor, group: Any) -> torch.Tensor:
-    """Reduce-scatter [B, S, H] along the sequence to [B, s, H]."""
-    whole = x.transpose(0, 1).contiguous()
-    mine = whole.new_empty((whole.shape[0] // dist.get_world_size(group), *whole.shape[1:]))
-    collectives.reduce_scatter(mine, whole, group)
-    return mine.transpose(0, 1)
+def _reduce_scatter(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+    """Reduce-scatter [B, S, H] to this rank's shard."""
+    mine, work = _start_reduce_scatter(x, tp)
+    work.wait()
+    return mine
+
+
+def _start_reduce_scatter(x: torch.Tensor, tp: TensorParallel) -> tuple[torch.Tensor, Any]:
+    """Start to reduce-scatter [B, S, H]; return this rank's shard, which is complete after the work handle's wait."""
+    whole = x.transpose(0, tp.axis).contiguous()
+    mine = whole.new_empty((whole.shape[0] // tp.size, *whole.shape[1:]))
+    work = collectives.reduce_scatter(mine, whole, tp.group, async_op=True)
+    return mine.transpose(0, tp.axis), work
 
 
 # _Sum reduces in place: its input is a matrix product that nothing else refers to, so no copy is needed.
@@ -171,28 +196,53 @@ class _Sum(torch.autograd.Function):
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return _all_gather(x, group)
+    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+        ctx.tp = tp
+        return _all_gather(x, tp)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _reduce_scatter(grads[0], ctx.group), None
+        return _reduce_scatter(grads[0], ctx.tp), None
 
 
 class _Scatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return _reduce_scatter(x, group)
+    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+        ctx.tp = tp
+        return _reduce_scatter(x, tp)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _all_gather(grads[0], ctx.group), None
+        return _all_gather(grads[0], ctx.tp), None
+
+
+class _EnterLinear(torch.autograd.Function):
+    """``TensorParallel.enter`` and a linear layer. The sum of the input's gradient overlaps the weight's gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tp: TensorParallel
+    ) -> torch.Tensor:
+        whole = _all_gather(x, tp) if tp.sequence else x
+        ctx.tp = tp
+        ctx.save_for_backward(whole, weight)
+        return functional.linear(whole, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (whole, weight), rows = ctx.saved_tensors, grads[0].reshape(-1, grads[0].shape[-1])
+        mine = (rows @ weight).view(whole.shape)
+        if ctx.tp.sequence:
+            mine, work = _start_reduce_scatter(mine, ctx.tp)
+        else:
+            work = dist.all_reduce(mine, group=ctx.tp.group, async_op=True)
+        of_weight = rows.t() @ whole.reshape(len(rows), -1) if ctx.needs_input_grad[1] else None
+        of_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
+        work.wait()
+        return mine, of_weight, of_bias, None
 
 
 class _GatherForSummedGradient(_Gather):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        ranks, rank = dist.get_world_size(ctx.group), dist.get_rank(ctx.group)
-        return grads[0].chunk(ranks, 1)[rank].contiguous(), None
+        return ctx.tp.piece(grads[0]).contiguous(), None

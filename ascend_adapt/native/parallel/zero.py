@@ -1,15 +1,15 @@
 """ZeRO-0 to -2: fp32 master weights, sharded or not, and the copies of them that modules compute with.
 
 FSDP does the same block by block and parameter by parameter, and takes more than twice the host time per step. Here
-each step makes all copies at once. Gradients are cast, accumulated and reduced in buckets of many parameters, each
-bucket as soon as the backward pass has produced its gradients.
+each step starts all copies at once, and the forward pass waits for those of a module before it. Gradients are cast,
+accumulated and reduced in buckets of many parameters, each bucket as soon as the backward pass has produced them.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +38,11 @@ class ComputeWeights:
         # The backward pass produces gradients roughly in reverse order of the modules.
         declared = [one for one in model.modules() if isinstance(one, Declared)]
         names = [(module, name) for module in declared for name in module.layouts][::-1]
-        self._buckets = [_Bucket(each, mesh, dtype, sums) for each in in_buckets(names, _elements)]
+        groups = list(in_buckets(names, _elements))
+        self._buckets = [_Bucket(each, mesh, dtype, sums) for each in groups]
+        self._holders = [{module for module, _ in each} for each in groups]
+        self._arriving: dict[int, Callable[[], None]] = {}
+        """What completes the copies of a bucket that are being gathered."""
         # Python's garbage collector cannot see into such a hook: a copy referenced by its own hook is never freed.
         ready = functools.partial(ComputeWeights._gradient_ready, weakref.proxy(self))
         for number, bucket in enumerate(self._buckets):
@@ -47,9 +51,19 @@ class ComputeWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the master weights, which the optimizer or a checkpoint may have changed."""
-        for finish in [bucket.refresh() for bucket in reversed(self._buckets)]:
-            finish()
+        """Start to copy the master weights, which the optimizer or a checkpoint may have changed."""
+        numbers = reversed(range(len(self._buckets)))
+        started = {number: self._buckets[number].refresh() for number in numbers}
+        self._arriving = {number: finish for number, finish in started.items() if finish is not None}
+
+    @torch.no_grad()
+    def arrive(self, module: nn.Module) -> None:
+        """Complete the copies of ``module``'s parameters: the forward pass calls it before it uses them."""
+        if not self._arriving:
+            return
+        inside = set(module.modules())
+        for number in [number for number in self._arriving if self._holders[number] & inside]:
+            self._arriving.pop(number)()
 
     def begin_backward(self, *, is_last: bool) -> None:
         """Begin a backward pass; ``is_last``: of the step."""
@@ -125,8 +139,8 @@ class _Bucket:
         whole = padded.numel() // self._shards
         self._sizes += [master.numel(), whole - master.numel()]
 
-    def refresh(self) -> Any:
-        """Start copying the master weights; returns a function that finishes it."""
+    def refresh(self) -> Callable[[], None] | None:
+        """Start copying the master weights; returns what completes it, if something is left to do."""
         if self._shards == 1:
             pairs = zip(self.copies, self.masters, strict=True)
             stale = [(copy, master) for copy, master in pairs if copy is not master and not _is_copied(master)]
@@ -134,7 +148,7 @@ class _Bucket:
                 torch._foreach_copy_([copy for copy, _ in stale], [master for _, master in stale])
             for _, master in stale:
                 master.copied_at = master._version
-            return lambda: None
+            return None
         mine = self._padded[0].new_empty(sum(self._sizes))
         torch._foreach_copy_(self._own(mine), [one.view(-1) for one in self.masters])
         gathered = mine.new_empty(self._shards, len(mine))
@@ -180,11 +194,14 @@ class _Bucket:
             mine = torch.empty_like(flat[0])
         self._sums, self._flat, work = [], None, None
         if self._ranks > 1:
-            flat.div_(self._ranks)  # before the sum, which could overflow in fp16
+            # Divided before the sum, which could overflow in fp16. NCCL's mean does so in the same kernel.
+            op = dist.ReduceOp.AVG if flat.device.type == "cuda" else dist.ReduceOp.SUM
+            if op == dist.ReduceOp.SUM:
+                flat.div_(self._ranks)
             if self._shards == 1:
-                work = dist.all_reduce(flat, group=self._group, async_op=True)
+                work = dist.all_reduce(flat, op, group=self._group, async_op=True)
             else:
-                work = collectives.reduce_scatter(mine, flat.view(-1), self._group, async_op=True)
+                work = collectives.reduce_scatter(mine, flat.view(-1), self._group, op=op, async_op=True)
         self._pending = work, mine, flat
 
     def wait(self) -> None:

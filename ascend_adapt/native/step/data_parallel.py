@@ -64,8 +64,10 @@ def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     }
     if is_offloaded(mesh):
         options["offload_policy"] = CPUOffloadPolicy()
-    for blocks in in_buckets(decoder.layers.values(), _elements):
-        fully_shard(blocks, reshard_after_forward=parallel.zero_stage == 3, **options)
+    groups = list(in_buckets(decoder.layers.values(), _elements))
+    for number, blocks in enumerate(groups, 1):
+        # The backward pass begins with the last group.
+        fully_shard(blocks, reshard_after_forward=parallel.zero_stage == 3 and number < len(groups), **options)
     fully_shard(decoder, reshard_after_forward=False, **options)
 
 

@@ -44,6 +44,17 @@ class Norms:
         return tuple(one.name for one, is_finite in zip(self.parameters, finite, strict=True) if not is_finite)
 
 
+def by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Return the places of the tensors of each dtype: torch handles tensors of one dtype in a few kernels together.
+
+    Under sequence parallelism the gradients of norms and some biases are fp32, beside 16-bit ones.
+    """
+    places: dict[torch.dtype, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        places.setdefault(tensor.dtype, []).append(place)
+    return list(places.values())
+
+
 @torch.no_grad()
 def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
     """All-reduce partial gradients over tensor-parallel ranks, and a ``tied`` embedding's over its two stages.

@@ -91,10 +91,25 @@ class Optimizer:
             for weight, gradient, state in zip(weights, found, states, strict=True):
                 weight.add_(state["momentum"].mul_(settings.momentum).add_(gradient), alpha=-float(lr))
             return
+        for places in gradients.by_dtype(found):
+            self._adamw(
+                [chosen[place] for place in places], [found[place] for place in places], lr, weight_decay, factor
+            )
+
+    def _adamw(
+        self,
+        chosen: Sequence[int],
+        found: Sequence[torch.Tensor],
+        lr: float | torch.Tensor,
+        weight_decay: float,
+        factor: torch.Tensor | None,
+    ) -> None:
+        """Update parameters whose gradients have one dtype."""
+        settings, states = self.settings, [self.states[index] for index in chosen]
         copies = [copy for index in chosen if (copy := self.parameters[index].copy) is not None]
         has_copies = len(copies) == len(chosen)
         kernels.adamw(
-            weights,
+            [self.parameters[index].local for index in chosen],
             found,
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],

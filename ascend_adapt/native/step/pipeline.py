@@ -146,8 +146,7 @@ class Pipeline:
             return torch.empty(batch, length, dtype=torch.int64, device="meta")
         if border == count:
             return torch.empty(1, dtype=torch.float32, device="meta")
-        length = self.stages[0].decoder.tp.sequence_length(length)
-        shape = (batch, length, config.model.hidden_size)
+        shape = (*self.stages[0].decoder.tp.sizes(batch, length), config.model.hidden_size)
         return torch.empty(shape, dtype=DTYPES[config.precision.dtype], device="meta", requires_grad=True)
 
 

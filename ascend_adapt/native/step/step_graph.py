@@ -38,8 +38,10 @@ def why_not(config: TrainConfig, mesh: Mesh) -> str:
     changes = schedule.weight_decay_style != "constant" and schedule.start_weight_decay != schedule.end_weight_decay
     reasons = {
         f"on {mesh.device.type}": mesh.device.type != "cuda",
-        # Captured NCCL collectives hung on two cards (torch 2.11).
-        "several ranks": parallel.world_size > 1,
+        # Captured collectives were only tried on the ranks of one host.
+        "several hosts": int(os.environ.get("LOCAL_WORLD_SIZE", parallel.world_size)) != parallel.world_size,
+        # The state of a generator, which they set, cannot be captured.
+        "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
         f"{VARIABLE}=0": os.environ.get(VARIABLE) == "0",
         "FSDP": parallel.zero_stage == 3 or parallel.offload_optimizer,
         "the loss scale of fp16": config.precision.dtype == "fp16",
@@ -97,7 +99,13 @@ class StepGraphs:
         return messages
 
     def forget(self) -> None:
-        """Free all graphs, because the passes change."""
+        """Free all graphs: the passes do something else from now on, or the process group is destroyed next.
+
+        NCCL waits for graphs with its collectives before it destroys a communicator, so they are reset and not only
+        dropped: an error's traceback may refer to them.
+        """
+        for graphs in self._graphs.values():
+            graphs.reset()
         self._graphs.clear()
         self._seen.clear()
         self._pool, self._stopped = None, False
@@ -138,19 +146,22 @@ class StepGraphs:
         assert isinstance(batch, Mapping)
         torch.cuda.synchronize(self._mesh.device)
         torch.cuda.empty_cache()
-        graphs = _Graphs({name: each.clone() for name, each in batch.items()})
+        graphs, why = _Graphs({name: each.clone() for name, each in batch.items()}), ""
         try:
             with self._capture(graphs.passes):
                 graphs.loss = self._passes(graphs.inputs, micro_batches)
         except torch.cuda.OutOfMemoryError:
-            self._stop("the device does not have enough memory for them")
+            why = "the device does not have enough memory for them"
+        free, total = torch.cuda.mem_get_info(self._mesh.device)
+        if not why and free < FREE_SHARE * total:
+            why = f"they leave {free / 2**30:.1f} GiB free, less than {FREE_SHARE:.0%}"
+        # Ranks must decide alike: a captured collective and an eager one may use different algorithms.
+        failed = self._mesh.sum_over_all(torch.full((), float(bool(why)), device=self._mesh.device))
+        if float(failed) > 0:
+            graphs.reset()
+            self._stop(why or "another rank cannot have them")
             return None
         graphs.gradients = [(one, one.gradient) for one in self._parameters if one.gradient is not None]
-        free, total = torch.cuda.mem_get_info(self._mesh.device)
-        if free < FREE_SHARE * total:
-            del graphs
-            self._stop(f"they leave {free / 2**30:.1f} GiB free, less than {FREE_SHARE:.0%}")
-            return None
         if not self._graphs:
             self._messages.append(f"training steps are CUDA graphs from now on; {VARIABLE}=0 runs them eagerly")
         self._graphs[key] = graphs
@@ -183,6 +194,12 @@ class _Graphs:
         self.gradients: list[tuple[Placed, torch.Tensor]] = []
         """Where the passes write the gradients: referred to for as long as the graph may write them."""
         self.result: Update | None = None
+
+    def reset(self) -> None:
+        """Free the graphs."""
+        for graph in (self.passes, self.update):
+            if graph is not None:
+                graph.reset()
 
     def set_inputs(self, batch: Batch) -> None:
         """Copy a batch to where the graph reads it."""

@@ -190,6 +190,11 @@ class Trainer:
         losses, weights = self.mesh.sum_over_all(gradients.counted_once(loss, self.mesh)).tolist()
         return losses, weights
 
+    def close(self) -> None:
+        """Free the CUDA graphs; call it before the process groups are destroyed."""
+        if self.graphs is not None:
+            self.graphs.forget()
+
     def _set_mode(self, *, training: bool) -> None:
         for decoder in self.decoders:
             if decoder.training != training:  # train() takes a millisecond
@@ -242,7 +247,8 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
     Raises:
         TrainingError: ``compile`` is set and there is no compiler for the device.
     """
-    tp, parallel = TensorParallel.of(mesh), config.parallel
+    # The batches of finetuning have several shapes.
+    tp, parallel = TensorParallel.of(mesh, 1 if config.cloze else config.batch.micro), config.parallel
     decoders = []
     for stage in stages_of(config, mesh):
         with torch.device("meta"):

@@ -15,11 +15,14 @@ from bench.gpu.peers import hugging_face, loop
 
 def plain(config: Any, clock: Clock, *, compiled: bool = False) -> None:
     """As in a user's script; ``compiled``: the model under torch.compile."""
-    loop.one_rank(clock.on_gpu)
+    loop.start_ranks(clock.on_gpu)
     if not clock.on_gpu:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    import deepspeed
     import torch
+
+    if clock.on_gpu:  # DeepSpeed cannot read "9.0a", which an image may set
+        os.environ["TORCH_CUDA_ARCH_LIST"] = "{}.{}".format(*torch.cuda.get_device_capability())
+    import deepspeed
 
     settings = {
         "train_micro_batch_size_per_gpu": config.batch.micro,

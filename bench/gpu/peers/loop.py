@@ -13,11 +13,13 @@ from bench.gpu.shapes import LR, WEIGHT_DECAY
 def steps(config: Any, clock: Clock, step: Callable[[list[Any]], Any]) -> None:
     """Train by ``step``, which gets the micro batches, int64 [B, S], each token the label of the one before."""
     from ascend_adapt.native import device as devices
-    from ascend_adapt.native.parallel import mesh as meshes
+    from ascend_adapt.native.parallel.mesh import Mesh
     from ascend_adapt.native.samples.loader import Samples
 
-    samples = Samples(config, meshes.single(devices.of_this_rank()), "train")
+    rank = int(os.environ.get("RANK", "0"))
+    samples = Samples(config, Mesh(config.parallel, rank, devices.of_this_rank()), "train")
     accumulation = config.batch.accumulation
+    clock.begin()
     for _ in range(config.iterations):
         clock.tick(step(list(samples.next(accumulation)["tokens"].chunk(accumulation))).item())
 
@@ -42,11 +44,15 @@ def train(config: Any, clock: Clock, model: Any, loss_of: Callable[[Any], Any]) 
     steps(config, clock, step)
 
 
-def one_rank(on_gpu: bool) -> None:
-    """Start the process group of one rank that distributed peers need."""
+def start_ranks(on_gpu: bool) -> None:
+    """Start the process group that distributed peers need, of one rank if no launcher has set RANK."""
     import torch
 
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    torch.distributed.init_process_group(
-        "nccl" if on_gpu else "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-    )
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    backend = "nccl" if on_gpu else "gloo"
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group(backend)
+        return
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)

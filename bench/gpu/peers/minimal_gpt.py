@@ -14,6 +14,22 @@ from bench.gpu.peers import loop
 def train(config: Any, clock: Clock) -> None:
     """Train the model, compiled."""
     import torch
+
+    from ascend_adapt.native import device as devices
+
+    device, model = devices.of_this_rank(), model_of(config)
+    compiled = torch.compile(model)
+
+    def loss_of(tokens: Any) -> Any:
+        with torch.autocast(device.type, torch.bfloat16):
+            return compiled(tokens)
+
+    loop.train(config, clock, model, loss_of)
+
+
+def model_of(config: Any) -> Any:
+    """Return the model on this rank's device, for training; it returns the loss of token ids."""
+    import torch
     from torch import nn
     from torch.nn import functional
 
@@ -67,11 +83,4 @@ def train(config: Any, clock: Clock) -> None:
             return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
     torch.manual_seed(0)
-    model = Minimal().to(device).train()
-    compiled = torch.compile(model)
-
-    def loss_of(tokens: Any) -> Any:
-        with torch.autocast(device.type, torch.bfloat16):
-            return compiled(tokens)
-
-    loop.train(config, clock, model, loss_of)
+    return Minimal().to(device).train()

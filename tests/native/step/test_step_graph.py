@@ -38,6 +38,9 @@ class StandInGraph:
         self.calls: list = []
         self.replays = 0
 
+    def reset(self) -> None:
+        self.calls.clear()
+
     def replay(self) -> None:
         self.replays += 1
         with torch.no_grad():
@@ -220,7 +223,18 @@ def test_forgotten_graphs_are_captured_again(graphed):
     assert replays(trainer) == [(2, 1)]
 
 
-def test_what_would_be_stale_in_a_graph_is_refused():
+def test_graphs_are_freed_before_process_groups_even_if_something_refers_to_them(graphed):
+    trainer = graphed()
+    for number in range(EAGER_STEPS + 3):
+        stepped(trainer, number)
+    (kept,) = trainer.graphs._graphs.values()  # as the traceback of an error may
+    assert kept.passes.calls
+    assert kept.update.calls
+    trainer.close()
+    assert (kept.passes.calls, kept.update.calls, replays(trainer)) == ([], [], [])
+
+
+def test_what_would_be_stale_in_a_graph_is_refused(monkeypatch):
     def reason(**changed):
         return step_graph.why_not(replace(SETTINGS, **changed), replace(ALONE, device=CUDA))
 
@@ -229,4 +243,9 @@ def test_what_would_be_stale_in_a_graph_is_refused():
     assert reason(precision=Precision("fp16", loss_scale=LossScale())) == "the loss scale of fp16"
     assert reason(schedule=schedule) == "a weight decay that changes"
     assert reason(optimizer=replace(SETTINGS.optimizer, kind="sgd")) == "the optimizer sgd"
-    assert reason(**vars(config(SETTINGS.model, micro=4, data=2))) == "several ranks"
+    two = vars(config(SETTINGS.model, micro=4, data=2))
+    assert reason(**two) == ""
+    dropout = replace(SETTINGS.model, hidden_dropout=0.1)
+    assert reason(**vars(config(dropout, tensor=2))) == "dropout of tensor-parallel ranks"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert reason(**two) == "several hosts"

@@ -1,0 +1,185 @@
+"""``python -m bench.gpus``: layouts of the native trainer and their peers on several GPUs of one host, as a table.
+
+Every row (``rows.py``) runs in its own processes, one a GPU; one that fails is a row with its reason. A GPU trains one
+row at a time, while the next row starts; rows of one rank take turns on the GPUs. ``--rows a,b`` chooses rows. Without
+it, rows that ``results.json`` has are not run again, and none starts that would end after ``--minutes``. ``--tiny``
+tries every row on CPU ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.gpus.rows import ROWS, Row
+
+SLACK = 3
+"""A row is stopped after its estimate times this; ``--tiny`` on a busy host may take longer than GPUs."""
+Results = dict[str, dict[str, Any]]
+
+
+def measured(
+    name: str, row: Row, cards: Sequence[int], gates: str, jobs: list[subprocess.Popen[str]], *, tiny: bool
+) -> dict[str, Any]:
+    """Run a row on some GPUs, or tiny on the CPU; return its result, or why it failed. Its job is added to ``jobs``."""
+    environ = {**row.environ, "BENCH_ROW": name, "BENCH_GATES": gates, "BENCH_CARDS": ",".join(map(str, cards))}
+    environ |= {"ASCEND_ADAPT_DEVICE": "cpu"} if tiny else {"CUDA_VISIBLE_DEVICES": environ["BENCH_CARDS"]}
+    words = [sys.executable, "-m", "bench.gpus.job", *row.words, *(["--tiny"] if tiny else [])]
+    limit, began = row.seconds * SLACK, time.monotonic()
+    job = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, **environ},
+        start_new_session=True,
+    )
+    jobs.append(job)
+    try:
+        printed, errors = job.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        end(job)
+        job.communicate()
+        return {"failed": f"stopped after {limit:g} s, its estimate times {SLACK}"}
+    lines = [line for line in printed.splitlines() if line.startswith("{")]
+    if job.returncode or not lines:
+        return {"failed": errors[-1500:].strip() or f"exit code {job.returncode}"}
+    return {**json.loads(lines[-1]), "row_s": round(time.monotonic() - began)}
+
+
+def end(job: subprocess.Popen[str]) -> None:
+    """Kill a job that still runs, with its ranks, which may wait for each other."""
+    if job.poll() is None:
+        os.killpg(job.pid, signal.SIGKILL)
+
+
+def placed(names: Sequence[str], cards: int) -> Iterator[tuple[str, list[int]]]:
+    """Yield the rows in order with their GPUs: rows of one rank take turns."""
+    turn = 0
+    for name in names:
+        ranks = ROWS[name].ranks
+        yield name, [turn % cards] if ranks == 1 else list(range(ranks))
+        turn = turn + 1 if ranks == 1 else 0
+
+
+def table(results: Results) -> Table:
+    """Return the rows; times of a step of the slowest rank, memory of each."""
+    made = Table(title="model TFLOP/s a GPU; a step in ms: exposed communication, and GPU idle because of the host")
+    for column in ("row", "TFLOP/s", "of one", "step", "busy", "collectives", "exposed", "idle", "host", "GiB", "loss"):
+        made.add_column(column, justify="left" if column == "row" else "right")
+    for name, one in results.items():
+        if "tflops" not in one:
+            continue
+        reference = results.get("345M-one" if name.startswith("345M") else "one", {}).get("tflops")
+        share = f"{one['tflops'] / reference:.2f}" if reference else ""
+        seen = (one["traces"] or [{}])[0]
+        times = [
+            f"{seen[key]:.1f}" if seen else "" for key in ("busy", "communication", "exposed", "idle", "idle_host")
+        ]
+        memory = ", ".join(f"{each:.1f}" for each in one["peak_gib"])
+        made.add_row(
+            name, f"{one['tflops']:.1f}", share, f"{one['step_ms']:.1f}", *times, memory, f"{one['losses'][-1]:.4f}"
+        )
+    return made
+
+
+def losses(results: Results) -> list[str]:
+    """Return how far the losses of each native layout are from those of one process on the same samples."""
+    native = {name: one for name, one in results.items() if one.get("side") == "native"}
+
+    def kind(one: dict[str, Any]) -> tuple[Any, ...]:
+        data = one["ranks"] // (one["tensor"] * one["pipeline"])
+        return one["shape"], one["micro_batch"] * one["accumulation"] * data
+
+    references = {kind(one): one["losses"] for one in native.values() if one["ranks"] == 1}
+    lines = []
+    for name, one in native.items():
+        if one["ranks"] > 1 and (reference := references.get(kind(one))):
+            pairs = list(zip(one["losses"], reference, strict=False))
+            most = max(abs(mine - theirs) / theirs for mine, theirs in pairs)
+            lines.append(f"{name}: {len(pairs)} losses at most {most:.1e} from one process")
+    return lines
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the options."""
+    listed = ", ".join(f"{name} ({row.seconds} s)" for name, row in ROWS.items())
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--rows", type=_names, default=[], help=f"names with commas: {listed}")
+    made.add_argument("--minutes", type=float, default=9.5, help="start no row whose estimate ends later")
+    made.add_argument("--tiny", action="store_true", help="the smallest shape on CPU ranks")
+    made.add_argument("--into", type=Path, default=Path("runs/bench-gpus"), help="folder of results.json")
+    return made
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in ROWS]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected names of {', '.join(ROWS)}")
+    return names
+
+
+def main() -> None:
+    """Run the rows and print the table."""
+    options, began = parser().parse_args(), time.monotonic()
+    import torch
+
+    cards = 2 if options.tiny else torch.cuda.device_count()
+    if cards < 2:
+        sys.exit(f"bench.gpus: {cards} GPUs, expected 2 or more — run it on such a host, or with --tiny here")
+    options.into.mkdir(parents=True, exist_ok=True)
+    saved = options.into / "results.json"
+    writing, jobs = threading.Lock(), list[subprocess.Popen[str]]()
+    results: Results = json.loads(saved.read_text()) if saved.is_file() else {}
+    wanted = options.rows or [name for name in ROWS if "tflops" not in results.get(name, {})]
+
+    with tempfile.TemporaryDirectory() as gates:
+
+        def run(name: str, places: Sequence[int]) -> None:
+            row = ROWS[name]
+            if time.monotonic() - began + row.seconds > 60 * options.minutes and not options.tiny:
+                one = {"failed": f"not run: {row.seconds} s would end after --minutes {options.minutes:g}"}
+            else:
+                one = measured(name, row, places, gates, jobs, tiny=options.tiny)
+            with writing:
+                results[name] = one
+                saved.write_text(json.dumps(results, indent=1))
+            print(f"{name}: {one.get('tflops', one.get('failed'))}, {one.get('row_s', '?')} s", file=sys.stderr)
+
+        threads: list[threading.Thread] = []
+        try:
+            for name, places in placed(wanted, cards):
+                threads.append(threading.Thread(target=run, args=(name, places)))
+                threads[-1].start()
+                # The next row starts and builds its model while this one trains; it waits for its GPUs after that.
+                while threads[-1].is_alive() and not (Path(gates) / name).exists():
+                    time.sleep(0.1)
+            for thread in threads:
+                thread.join()
+        finally:
+            for job in jobs:
+                end(job)
+    Console(width=150).print(table(results))
+    for line in losses(results):
+        print(line)
+    for name, one in results.items():
+        if "failed" in one:
+            print(f"{name}: {one['failed']}")
+
+
+if __name__ == "__main__":
+    main()

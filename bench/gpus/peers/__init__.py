@@ -1,0 +1,1 @@
+"""Peers that need several GPUs; the others are those of one GPU (``bench.gpu.peers``)."""
