@@ -263,9 +263,11 @@ def _weight_files(folder: Path) -> list[Path]:
                 raise CheckpointError(
                     f"{folder / index}: cannot be read ({one_line(error)}), expected an index"
                 ) from error
-            for name in sorted(map(str, names)):
-                if Path(name).name != name or not (folder / name).is_file():
-                    raise CheckpointError(f"{folder / index}: names {name!r}, which is not in this folder — restore it")
+            here = {one.name for one in folder.iterdir()}
+            if foreign := sorted(repr(name) for name in names if name not in here):
+                raise CheckpointError(
+                    f"{folder / index}: names {foreign[0][:100]}, which is not in this folder — restore it"
+                )
             return [folder / name for name in sorted(names)]
         if (folder / single).is_file():
             return [folder / single]
