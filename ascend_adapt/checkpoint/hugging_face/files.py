@@ -191,6 +191,7 @@ def write(output: Output, folder: Path) -> None:
         count += 1
         path = folder / f"model-{count:05d}.safetensors"
         save_file(shard, path, metadata={"format": "pt"})
+        path.chmod(folder.stat().st_mode & 0o666)  # safetensors creates its files for the owner only
         index.update(dict.fromkeys(shard, path.name))
         shard, size = {}, 0
 
@@ -279,6 +280,7 @@ def _open_safetensors(path: Path) -> tuple[Any, list[str]]:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
         raise CheckpointError(not_installed("safetensors", "*.safetensors files", "hf")) from error
+    path.open("rb").close()  # safetensors reports every error of the system as a missing file
     try:
         content: Any = safe_open(path, framework="pt")
         return content, list(content.keys())
