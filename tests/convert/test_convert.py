@@ -260,11 +260,11 @@ def plant_metadata(folder, payload):
 
 
 def plant_shard(folder, payload):
-    """In a file of tensors, where the metadata says that each of them is."""
+    """In a file of tensors, where the metadata says that each of them is; as long as the largest of them."""
     gpt2(native.write, folder)
     (folder / "iter_0000000/SHA256SUMS").unlink(missing_ok=True)
     step, shard = folder / "iter_0000000", io.BytesIO()
-    torch.save(payload, shard)
+    torch.save([payload, "x" * 100_000], shard)
     (step / "__0_0.distcp").write_bytes(shard.getvalue())
     metadata = pickle.loads((step / ".metadata").read_bytes())
     for place in metadata.storage_data.values():
