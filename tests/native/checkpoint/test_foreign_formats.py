@@ -135,5 +135,5 @@ def test_another_trainers_tracker_is_never_overwritten(trainer, tmp_path):
     held = f"warning: {tmp_path} holds a PyTorch checkpoint (ckpt.pt), which this run does not load"
     assert loaded(trainer, save=str(tmp_path)) == [fresh, held]
     write(tmp_path, f"{LATEST} iter_0000010/mp_rank_00/x")
-    with pytest.raises(TrainingError, match=rf"holds a Megatron-LM checkpoint .* {LATEST} .* — choose another --save"):
+    with pytest.raises(TrainingError, match=rf"holds a Megatron-LM checkpoint .* {LATEST}, .* — choose another --save"):
         loaded(trainer, save=str(tmp_path))
