@@ -34,6 +34,8 @@ Messages read *subject: observed, expected — next step*.
 """
 
 import errno
+import os
+import re
 import resource
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -61,6 +63,16 @@ def system_error(error: OSError) -> str:
     if error.errno == errno.ENFILE:
         return f"{text} (of the whole host: `sysctl fs.file-max`)"
     return text
+
+
+def behind(error: BaseException) -> OSError | None:
+    """Return the operating system's error behind an exception: torch's and safetensors' writers raise their own."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        if stated := re.search(r"\(os error (\d+)\)", str(found)):
+            return OSError(int(stated[1]), os.strerror(int(stated[1])))
+        found = found.__cause__ or found.__context__
+    return found
 
 
 def ran_out(error: OSError) -> bool:

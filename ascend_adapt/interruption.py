@@ -14,6 +14,7 @@ from typing import IO, Any
 
 _Handler = Any  # what signal.getsignal returns
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ANNOUNCING = (signal.SIGUSR1, signal.SIGUSR2)
 _CLEANING_S = 30.0
 """Time for cleaning up, during which further signals are ignored."""
 
@@ -36,7 +37,8 @@ def as_exception() -> Iterator[None]:
     """Context in which each of the signals raises Interrupted; after that, the process is expected to end.
 
     Cleaning up must not be interrupted: an interrupted join marks its thread as finished, and Python never exits.
-    Signals that the caller ignores, as nohup and ``&`` do, stay ignored.
+    Signals that the caller ignores, as nohup and ``&`` do, stay ignored. SIGUSR1 and SIGUSR2, by which a scheduler
+    announces the end of a job, would end a command at once: they have no effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -51,9 +53,12 @@ def as_exception() -> Iterator[None]:
             raise Interrupted(number)
 
     before = _handle(handler)
+    announced = [number for number in _ANNOUNCING if signal.getsignal(number) is signal.SIG_DFL]
+    _restore(dict.fromkeys(announced, lambda number, frame: None))
     try:
         yield
     finally:
+        _restore(dict.fromkeys(announced, signal.SIG_DFL))
         # Python restores its own handlers as it exits, and a signal would then print a traceback.
         _restore(before if raised is None else dict.fromkeys(before, signal.SIG_IGN))
 

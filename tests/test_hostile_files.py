@@ -400,3 +400,110 @@ def test_a_source_archive_writes_nothing_elsewhere(tmp_path):
     with tarfile.open(tmp_path / "planted.tar") as archive, pytest.raises(tarfile.TarError):
         _extract(archive, tmp_path / "into")
     assert not (tmp_path / "outside").exists()
+
+
+def written_by_hugging_face(folder: Path) -> Path:
+    """Write a small gpt2 with transformers."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 16, "n_positions": 8}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("value", [None, 0, -1, 2**62, 1.5, float("nan"), "8", [8], True], ids=str)
+def test_no_value_of_a_configuration_is_a_traceback_or_fills_the_memory(value, tmp_path):
+    folder = written_by_hugging_face(tmp_path / "hf")
+    config = json.loads((folder / "config.json").read_text())
+    of_numbers = () if isinstance(value, (int, float)) and value == value else ("layer_norm_epsilon",)
+    for name in ("n_layer", "n_head", "n_embd", "vocab_size", "n_positions", *of_numbers):
+        (folder / "config.json").write_text(json.dumps({**config, name: value}))
+        with pytest.raises(CheckpointError, match=re.escape(str(folder))):
+            open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "..", ".", "a\0b", "x" * 10_000, 5, None], ids=lambda name: repr(name)[:20]
+)
+def test_a_weight_index_names_files_of_its_folder_only(name, tmp_path):
+    folder = written_by_hugging_face(tmp_path / "hf")
+    (folder / "model.safetensors").rename(folder / "5")
+    (tmp_path / "secret").write_bytes((folder / "5").read_bytes())
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name, "b": "5"}}))
+    with pytest.raises(CheckpointError, match="which is not in this folder"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("length", [0, 2**63, 2**64 - 1, 10**9])
+def test_a_false_length_of_a_safetensors_header_is_refused(length, tmp_path):
+    folder = written_by_hugging_face(tmp_path / "hf")
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(length.to_bytes(8, "little") + content[8:])
+    with pytest.raises(CheckpointError, match="model.safetensors: cannot be read"):
+        open_checkpoint(folder)
+
+
+def test_weights_that_are_not_floating_point_are_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    file = written_by_hugging_face(tmp_path / "hf") / "model.safetensors"
+    save_file({name: tensor.int() for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="its weights are int32, expected fp32, fp16 or bf16"):
+        open_checkpoint(file.parent)
+
+
+@pytest.mark.parametrize("named", ["../secret", "/etc", "..", "a\0b", "x" * 300, "9" * 5000], ids=lambda text: text[:9])
+@pytest.mark.parametrize("tracker", ["latest", "latest_checkpointed_iteration.txt"])
+def test_a_tracker_names_a_folder_beside_it_only(tracker, named, tmp_path):
+    (tmp_path / "secret").mkdir()
+    torch.save({"module": {}}, tmp_path / "secret" / "mp_rank_00_model_states.pt")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / tracker).write_text(named)
+    with pytest.raises(CheckpointError, match=rf"{tracker}: names .*, expected the name of a folder next to it"):
+        open_checkpoint(tmp_path / "saved")
+
+
+def _first_place(metadata, **changes):
+    import dataclasses
+
+    for index, place in metadata.storage_data.items():
+        metadata.storage_data[index] = dataclasses.replace(place, **changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda metadata: setattr(metadata.state_dict_metadata["a"], "size", torch.Size([2**50])), "bytes of it are"),
+        (lambda metadata: setattr(metadata.state_dict_metadata["a"], "size", torch.Size([-5])), "bytes of it are"),
+        (lambda metadata: setattr(metadata.state_dict_metadata["a"], "size", torch.Size([2])), "a chunk outside of"),
+        (lambda metadata: _first_place(metadata, length=2**62), "is said to lie outside of __0_0.distcp"),
+        (lambda metadata: _first_place(metadata, length=-1), "is said to lie outside of"),
+        (lambda metadata: _first_place(metadata, offset=2**63), "is said to lie outside of"),
+        (lambda metadata: _first_place(metadata, offset="x"), "TypeError"),
+        (lambda metadata: _first_place(metadata, relative_path="a\0b"), "expected files in its own folder"),
+    ],
+)
+def test_sizes_that_metadata_states_are_checked_before_they_are_allocated(checkpoint, change, why):
+    resaved(checkpoint, change)
+    with pytest.raises(CheckpointError, match=why):
+        CheckpointReader(checkpoint).read_metadata()
+
+
+def test_sums_name_files_of_their_folder_only(tmp_path):
+    from ascend_adapt.convert.output_folder import check_sums
+
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  ../../etc/passwd\n")
+    with pytest.raises(CheckpointError, match=r"lists '\.\./\.\./etc/passwd', expected files of its folder"):
+        check_sums(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE])
+def test_links_and_devices_of_an_archive_are_no_text(kind, tmp_path):
+    from ascend_adapt.data.inputs import find_inputs
+    from ascend_adapt.errors import DataError
+
+    with tarfile.open(tmp_path / "text.jsonl.zst.tar", "w") as archive:
+        member = tarfile.TarInfo("../member")
+        member.type, member.linkname = kind, "/etc/passwd"
+        archive.addfile(member)
+    with pytest.raises(DataError, match="contains no regular file"):
+        find_inputs([str(tmp_path / "text.jsonl.zst.tar")])

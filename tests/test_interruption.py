@@ -57,6 +57,15 @@ def test_a_command_cleans_up_and_has_the_shells_exit_code(number, code):
     assert errors == "ascend-adapt kernels: interrupted — nothing was changed, run it again\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_what_announces_the_end_of_a_job_does_not_end_a_command(number):
+    with subprocess.Popen([sys.executable, "-c", WAITING.replace("60", "0.5")], stdout=-1, text=True) as process:
+        assert process.stdout.readline() == "began\n"
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "cleaned up\n")
+
+
 def test_an_ignored_signal_stays_ignored():
     command = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, WAITING.replace("60", "0.3")]
     with subprocess.Popen(command, stdout=-1, text=True) as process:

@@ -18,8 +18,8 @@ WRITES = re.compile(r"""['"][wax]|O_WRONLY|O_CREAT""")
 # A part of the first cell of its row, and the modules that open such files.
 ROWS = {
     "native `*.distcp`": "checkpoint/writing native/checkpoint/load",
-    "trackers, SHA256SUMS": """checkpoint/dialects/deepspeed_files checkpoint/dialects/megatron
-        checkpoint/dialects/native convert/output_folder native/checkpoint/folder""",
+    "trackers, SHA256SUMS": """checkpoint/trackers checkpoint/dialects/native convert/output_folder
+        native/checkpoint/folder""",
     "`convert`, `inspect` and a native `--finetune`": "checkpoint/distributed checkpoint/torch_files",
     "config.json, weight index and safetensors of Hugging Face": """checkpoint/hugging_face/files convert/verification
         evaluation/text""",
@@ -40,7 +40,8 @@ ROWS = {
     "tasks and prompts": "evaluation/text_perplexity",
     "source code that is judged": """audit/targets patches/declare/syntax patches/judge/installation probe
         diagnosis/findings/imports diagnosis/findings/shell diagnosis/findings/versions diagnosis/findings/cuda
-        launch/jobs/checks launch/jobs/fallback launch/jobs/launcher_scripts ../plugins/without_cuda/callers""",
+        launch/jobs/checks launch/jobs/fallback launch/jobs/launcher_scripts launch/jobs/missing_modules
+        ../plugins/without_cuda/callers""",
     "shell files of GLM": "recipes/glm_shell",
     "what CUDA code loads": "../plugins/without_cuda/_loading_and_autocast",
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from ascend_adapt.checkpoint.dialects import deepspeed_layers, deepspeed_model, glm, megatron, megatron_core, native
 from ascend_adapt.checkpoint.hugging_face import files as hugging_face
 from ascend_adapt.checkpoint.source import Given, Source
-from ascend_adapt.errors import CheckpointError
+from ascend_adapt.errors import CheckpointError, ConfigError, system_error, type_and_message
 
 
 class Dialect(Protocol):
@@ -38,7 +40,8 @@ _WITH_MASTER_WEIGHTS = ("neox", "deepspeed")
 
 def dialect_of(path: Path) -> str | None:
     """Return the dialect of the checkpoint in a folder, or None; for Megatron-DeepSpeed that is ``neox``."""
-    return next((name for name, dialect in _DIALECTS.items() if dialect.is_here(path)), None)
+    with reading(path):
+        return next((name for name, dialect in _DIALECTS.items() if dialect.is_here(path)), None)
 
 
 def open_checkpoint(path: Path, given: Given | None = None, expected: str | None = None) -> Source:
@@ -47,9 +50,36 @@ def open_checkpoint(path: Path, given: Given | None = None, expected: str | None
     Raises:
         CheckpointError: there is no checkpoint, it cannot be read, or its dialect is another one.
     """
-    given = given or Given()
-    if (special := _special_file(path)) is not None:
-        raise CheckpointError(f"{special}: is not a regular file, expected the file of a checkpoint — remove it")
+    with reading(path):
+        if (special := _special_file(path)) is not None:
+            raise CheckpointError(f"{special}: is not a regular file, expected the file of a checkpoint — remove it")
+        return _open(path, given or Given(), expected)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Context for reading a checkpoint, whose files decide on everything.
+
+    Raises:
+        CheckpointError: instead of what a wrong value in a file raises, which is not documented to be one error.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({type_and_message(error)}), expected the values of a checkpoint in its files — "
+            "restore them, or choose another checkpoint"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or path}: {system_error(error)}, expected a file of a checkpoint that this user can read "
+            "— restore it, or change its permissions"
+        ) from error
+
+
+def _open(path: Path, given: Given, expected: str | None) -> Source:
     found = dialect_of(path)
     if found is None:
         raise CheckpointError(_why_none(path))
@@ -62,6 +92,11 @@ def open_checkpoint(path: Path, given: Given | None = None, expected: str | None
         raise CheckpointError(
             f"{path}: is a {source.dialect} checkpoint, expected {expected} — pass --from {source.dialect}, or "
             "omit --from"
+        )
+    if not source.dtype.is_floating_point:
+        raise CheckpointError(
+            f"{path}: its weights are {str(source.dtype).removeprefix('torch.')}, expected fp32, fp16 or bf16 — choose "
+            "a checkpoint that is not quantised"
         )
     return source
 

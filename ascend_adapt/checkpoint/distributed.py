@@ -14,9 +14,11 @@ Megatron-LM@core_v0.12.0 megatron/core/dist_checkpointing/strategies/torch.py.
 from __future__ import annotations
 
 import io
+import math
 import pathlib
 import pickle
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,6 +179,32 @@ def _add_chunk(entries: dict[str, Any], one: Entry, tensor: torch.Tensor) -> tor
     return offsets
 
 
+def _check_sizes(entries: Mapping[str, Any], places: Mapping[MetadataIndex, Any], folder: Path) -> None:
+    """Check that every entry can be in its files: what the metadata states is allocated before they are read.
+
+    Raises:
+        ValueError, TypeError: it cannot.
+    """
+    files = {name: folder / name for name in {one.relative_path for one in places.values()}}
+    ends = {name: file.stat().st_size for name, file in files.items() if file.is_file()}
+    stored: Counter[str] = Counter()
+    for index, place in places.items():
+        end = ends.get(place.relative_path, place.offset + place.length)
+        if min(place.offset, place.length) < 0 or place.offset + place.length > end:
+            raise ValueError(f"{index.fqn} is said to lie outside of {place.relative_path}")
+        # Megatron-core may compress.
+        stored[index.fqn] += place.length if not getattr(place, "transform_descriptors", None) else 1 << 62
+    for name, entry in entries.items():
+        if not isinstance(entry, TensorStorageMetadata):
+            continue
+        if min(entry.size, default=0) < 0 or math.prod(entry.size) * entry.properties.dtype.itemsize > stored[name]:
+            raise ValueError(f"{name} is said to be {list(entry.size)}, but {stored[name]} bytes of it are stored")
+        for chunk in entry.chunks:
+            for offset, size, extent in zip(chunk.offsets, chunk.sizes, entry.size, strict=True):
+                if min(offset, size) < 0 or offset + size > extent:
+                    raise ValueError(f"{name} is said to have a chunk outside of {list(entry.size)}")
+
+
 class _RestrictedUnpickler(pickle.Unpickler):
     def __init__(self, stream: Any, file: Path, *, of_megatron: bool) -> None:
         super().__init__(stream)
@@ -188,7 +216,9 @@ class _RestrictedUnpickler(pickle.Unpickler):
             found = self.load()
             entries, places = dict(found.state_dict_metadata), dict(found.storage_data)
             names = [place.relative_path for place in places.values()]
-            elsewhere = [name for name in names if Path(name).name != name]
+            elsewhere = [name for name in names if Path(name).name != name or "\0" in name]
+            if not elsewhere:
+                _check_sizes(entries, places, self._file.parent)
         except (CheckpointError, MemoryError):
             raise
         # The errors that a damaged pickle raises are not documented.

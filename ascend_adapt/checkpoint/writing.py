@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -88,7 +89,8 @@ def description(model: Model) -> dict[str, Any]:
 def save(content: Any, path: Path) -> None:
     """Write a file of torch.save."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(content, path)
+    with path.open("wb") as stream:  # torch's own writer of files does not report why it cannot write
+        torch.save(content, stream)
 
 
 def placeholder(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -102,9 +104,11 @@ def mapped_file(content: Any, path: Path) -> Any:
 
     Data copied into a tensor of the result goes to the file, and needs no other memory.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     with torch.serialization.skip_data(materialize_fake_tensors=True):
-        torch.save(content, path)
+        save(content, path)
+    # A page that finds no room on the disk as it is written would end the process by SIGBUS.
+    with path.open("rb+") as stream:
+        os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
     with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 

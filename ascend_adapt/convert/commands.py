@@ -195,10 +195,11 @@ def _print(converted: Converted, known: argparse.Namespace) -> None:
 def inspect(path: Path, *, as_json: bool) -> int:
     """Print a description of a checkpoint."""
     with _torch_is_needed():
-        from ascend_adapt.checkpoint.detection import open_checkpoint
+        from ascend_adapt.checkpoint.detection import open_checkpoint, reading
         from ascend_adapt.checkpoint.dialects import glm
 
-        found = _facts_of_glm(path) if glm.is_here(path) else facts(open_checkpoint(path))
+        with reading(path):
+            found = _facts_of_glm(path) if glm.is_here(path) else facts(open_checkpoint(path))
     if as_json:
         print(json.dumps(found, indent=1))
         return 0

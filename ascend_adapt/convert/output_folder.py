@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ascend_adapt.errors import CheckpointError, system_error
+from ascend_adapt.errors import AdaptError, CheckpointError, behind, system_error
 from ascend_adapt.native.checkpoint.folder import SUMS, checksum, sync_folder
 
 UNVERIFIED = ".unverified"
@@ -37,9 +37,14 @@ def unfinished(output: Path) -> Iterator[Path]:
                 shutil.rmtree(left)
         folder.mkdir()
         yield folder
-    except OSError as error:
+    except AdaptError:
+        raise
+    except Exception as error:
+        refused = behind(error)
+        if refused is None:
+            raise
         raise CheckpointError(
-            f"{output}: cannot be written ({system_error(error)}) — free some space, or choose another folder"
+            f"{output}: cannot be written ({system_error(refused)}) — free some space, or choose another folder"
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -74,6 +79,8 @@ def check_sums(folder: Path) -> None:
     for line in (home / SUMS).read_text(encoding="utf-8", errors="replace").splitlines():
         expected, _, name = line.partition("  ")
         path = home / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise CheckpointError(f"{home / SUMS}: lists {name[:100]!r}, expected files of its folder — do not use it")
         if not path.is_file() or checksum(path) != expected:
             what = "differs from its recorded checksum" if path.is_file() else "is missing"
             raise CheckpointError(f"{path}: {what}, expected the file that {SUMS} lists — restore it")

@@ -111,7 +111,9 @@ def _members(path: str) -> list[Input]:
         with _reading_errors(path), tarfile.open(path, "r:") as archive:
             members = [Input(path, member.name) for member in archive if member.isfile()]
             _refuse_early_end(archive)
-            return members
+        if not members:
+            raise DataError(f"{path}: contains no regular file, expected text in at least one — check the archive")
+        return members
     if not _has_known_suffix(path):
         raise DataError(
             f"{path}: unknown suffix, expected one of {', '.join((*SUFFIXES, *ARCHIVES))} — rename the file"

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import tokenizers
 
 END_OF_TEXT = "<|endoftext|>"
+LARGEST_FILE = 256 << 20
+"""Bytes of a tokenizer's file: several times those of a vocabulary of 262,144 ids, which take 33 MB."""
 ENGINES = ("auto", "hf", "gigatoken", "tiktoken")
 
 # Known differences of engines: contractions, digits, runs of spaces and line ends, scripts, emoji, special tokens.
@@ -160,7 +162,8 @@ def _hf_gpt2(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
             "merges.txt, for HFGPT2Tokenizer — nothing is downloaded here"
         )
     if os.path.exists(folder / "tokenizer.json"):
-        tokenizer = _parsed(folder, tokenizers.Tokenizer.from_file, str(folder / "tokenizer.json"))
+        file = _of_a_tokenizers_size(str(folder / "tokenizer.json"))
+        tokenizer = _parsed(folder, tokenizers.Tokenizer.from_file, file)
     else:
         tokenizer = _of_vocabulary_and_merges(tokenizers, str(folder / "vocab.json"), str(folder / "merges.txt"))
     tokenizer.add_special_tokens([END_OF_TEXT, "<|padding|>"])
@@ -349,7 +352,14 @@ def _file(request: TokenizerRequest, field: str) -> str:
         raise SettingsError(f"{option}: not given, expected a file for {request.type} — add {option} FILE")
     if not os.path.isfile(path):
         raise DataError(f"{path}: no such file, expected the one of {request.type} — check --{field.replace('_', '-')}")
-    return str(path)
+    return _of_a_tokenizers_size(str(path))
+
+
+def _of_a_tokenizers_size(path: str) -> str:
+    """Return the path of a file that can be a tokenizer's: its library ends the process if memory runs out."""
+    if (size := os.path.getsize(path)) > LARGEST_FILE:
+        raise DataError(f"{path}: {size} bytes, expected at most {LARGEST_FILE} — is it the file of this tokenizer?")
+    return path
 
 
 # The extra that installs each library.

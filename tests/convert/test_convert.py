@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pickle
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -104,6 +106,33 @@ def test_what_differs_keeps_a_name_that_says_so(neox, tmp_path, capsys, monkeypa
     # And the next one does not write over it.
     assert convert(neox, tmp_path / "hf", "--to", "hf") == 1
     assert "hf.unverified: exists, expected a new or empty folder" in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def no_room(size):
+    """A larger file cannot be written: the kernel says so, as it does of a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("target", ["hf", "native", "neox"])
+def test_a_full_disk_is_an_error_that_leaves_nothing(neox, tmp_path, capsys, target):
+    """Whichever writer finds it: torch's, to a file or mapped, and safetensors'."""
+    with no_room(20_000):
+        assert convert(neox, tmp_path / "out", "--to", target, "--no-verify") == 1
+    assert "out: cannot be written (File too large) — free some space" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+def test_others_can_read_what_was_converted_as_the_umask_says(neox, tmp_path):
+    assert convert(neox, tmp_path / "hf", "--to", "hf", "--no-verify") == 0
+    assert {one.stat().st_mode & 0o777 for one in (tmp_path / "hf").iterdir()} == {
+        0o666 & (tmp_path / "hf").stat().st_mode
+    }
 
 
 def test_nan_is_not_verified():
@@ -231,11 +260,11 @@ def plant_metadata(folder, payload):
 
 
 def plant_shard(folder, payload):
-    """In a file of tensors, where the metadata says that each of them is."""
+    """In a file of tensors, where the metadata says that each of them is; as long as the largest of them."""
     gpt2(native.write, folder)
     (folder / "iter_0000000/SHA256SUMS").unlink(missing_ok=True)
     step, shard = folder / "iter_0000000", io.BytesIO()
-    torch.save(payload, shard)
+    torch.save([payload, "x" * 100_000], shard)
     (step / "__0_0.distcp").write_bytes(shard.getvalue())
     metadata = pickle.loads((step / ".metadata").read_bytes())
     for place in metadata.storage_data.values():

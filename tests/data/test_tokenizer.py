@@ -153,6 +153,15 @@ def test_bpe_dropout_is_refused(save_tokenizer):
         load_tokenizer(TokenizerRequest("HFTokenizer", file))
 
 
+def test_a_file_that_would_take_the_memory_is_refused(tmp_path):
+    file = tmp_path / "tokenizer.json"
+    with file.open("wb") as stream:
+        stream.truncate(1 << 30)
+    for kind, named in (("HFTokenizer", file), ("HFGPT2Tokenizer", tmp_path), ("SentencePieceTokenizer", file)):
+        with pytest.raises(DataError, match=r"tokenizer\.json: 1073741824 bytes, expected at most 268435456"):
+            load_tokenizer(TokenizerRequest(kind, str(named)))
+
+
 def test_hf_gpt2_from_a_folder(gpt2_files, tmp_path):
     for source, name in zip(gpt2_files, ("vocab.json", "merges.txt"), strict=True):
         (tmp_path / name).symlink_to(source)

@@ -139,11 +139,11 @@ def table(have: dict[str, Record]) -> str:
 def _shown(record: Record | None) -> str:
     if record is None:
         return "not run"
-    return (
-        f"{record.losses[1]:.6f}"
-        if not record.problems
-        else f"`{record.reported.partition(' (exit code')[0][:80]}`".replace("|", r"\|")
-    )
+    if not record.problems:
+        return f"{record.losses[1]:.6f}"
+    if needed := re.search(r"needs \w+ >= [\d.]+\d", " ".join(record.problems)):
+        return f"refused: {needed[0]}"
+    return f"`{record.reported.partition(' (exit code')[0][:80]}`".replace("|", r"\|")
 
 
 def main() -> int:

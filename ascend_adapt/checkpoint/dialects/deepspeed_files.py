@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.checkpoint.torch_files import load_torch_dict
+from ascend_adapt.checkpoint.trackers import tracked_name
 from ascend_adapt.checkpoint.zero_shards import MasterWeights, UniversalWeights
 from ascend_adapt.errors import CheckpointError
 
@@ -38,8 +39,8 @@ def step_folder(path: Path) -> Path | None:
     folders = sorted((one for one in path.glob("global_step*") if rank_files(one)), key=_step)
     for tracker in (path / LATEST, path / LATEST_UNIVERSAL):
         if tracker.is_file():
-            named = path / tracker.read_text(encoding="utf-8", errors="replace").strip()
-            if named.parent == path and rank_files(named):
+            named = path / tracked_name(tracker)
+            if named != path and rank_files(named):
                 return named
             step = f"pass --input {folders[-1]}" if folders else "correct it, or pass the checkpoint's folder"
             raise CheckpointError(

@@ -26,6 +26,7 @@ from ascend_adapt.checkpoint.canonical import BLOCK_POSITIONS, POSITIONS, QUERY_
 from ascend_adapt.checkpoint.qkv import reordered
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, Tensors, refuse_leftover
 from ascend_adapt.checkpoint.torch_files import load_torch_dict
+from ascend_adapt.checkpoint.trackers import tracked_name
 from ascend_adapt.checkpoint.writing import owned, save
 from ascend_adapt.errors import CheckpointError, ConfigError, one_line
 from ascend_adapt.native.config.model_config import Model
@@ -130,7 +131,7 @@ def tag_folder(path: Path) -> Path | None:
     """Return the folder of a checkpoint: ``path``, or the one that a tracker in it names; None if there is none."""
     for tracker in (path / name for name in TRACKERS):
         if tracker.is_file():
-            path = path / tracker.read_text(encoding="utf-8", errors="replace").strip()
+            path = path / tracked_name(tracker)
             break
     return path if path.is_dir() and any(path.glob("mp_rank_*_model_states.pt")) else None
 

@@ -26,6 +26,7 @@ from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
 from ascend_adapt.checkpoint.torch_shards import TorchShards, canonical_name, flattened, open_shards
+from ascend_adapt.checkpoint.trackers import tracked_name
 from ascend_adapt.checkpoint.writing import Output, described, description, mapped_file, placeholder, with_table
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native.config.model_config import Model
@@ -47,7 +48,7 @@ def tracked_folder(path: Path, is_one: Callable[[Path], bool]) -> Path | None:
     tracker = path / LATEST
     if not tracker.is_file():
         return None
-    named = tracker.read_text(encoding="utf-8", errors="replace").strip()
+    named = tracked_name(tracker)
     folder = path / (f"iter_{int(named):07d}" if named.isdecimal() else "release")
     return folder if is_one(folder) else None
 

@@ -15,6 +15,7 @@ from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.dialects.megatron import LATEST
 from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors, Entry, write_distributed
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
+from ascend_adapt.checkpoint.trackers import tracked_name
 from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.errors import CheckpointError, ConfigError, one_line
 from ascend_adapt.native.config.yaml_file import model_from_dict, run_arguments
@@ -27,7 +28,7 @@ def iteration_folder(path: Path) -> Path | None:
     if (path / PROGRESS).is_file():
         return path
     tracker = path / LATEST
-    named = tracker.read_text(encoding="utf-8", errors="replace").strip() if tracker.is_file() else ""
+    named = tracked_name(tracker) if tracker.is_file() else ""
     if named.isdecimal() and (path / f"iter_{int(named):07d}" / PROGRESS).is_file():
         return path / f"iter_{int(named):07d}"
     found = sorted(path.glob(f"iter_*/{PROGRESS}")) if path.is_dir() else []

@@ -191,6 +191,7 @@ def write(output: Output, folder: Path) -> None:
         count += 1
         path = folder / f"model-{count:05d}.safetensors"
         save_file(shard, path, metadata={"format": "pt"})
+        path.chmod(folder.stat().st_mode & 0o666)  # safetensors creates its files for the owner only
         index.update(dict.fromkeys(shard, path.name))
         shard, size = {}, 0
 
@@ -263,9 +264,11 @@ def _weight_files(folder: Path) -> list[Path]:
                 raise CheckpointError(
                     f"{folder / index}: cannot be read ({one_line(error)}), expected an index"
                 ) from error
-            for name in sorted(map(str, names)):
-                if Path(name).name != name or not (folder / name).is_file():
-                    raise CheckpointError(f"{folder / index}: names {name!r}, which is not in this folder — restore it")
+            here = {one.name for one in folder.iterdir()}
+            if foreign := sorted(repr(name) for name in names if name not in here):
+                raise CheckpointError(
+                    f"{folder / index}: names {foreign[0][:100]}, which is not in this folder — restore it"
+                )
             return [folder / name for name in sorted(names)]
         if (folder / single).is_file():
             return [folder / single]
@@ -277,6 +280,7 @@ def _open_safetensors(path: Path) -> tuple[Any, list[str]]:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
         raise CheckpointError(not_installed("safetensors", "*.safetensors files", "hf")) from error
+    path.open("rb").close()  # safetensors reports every error of the system as a missing file
     try:
         content: Any = safe_open(path, framework="pt")
         return content, list(content.keys())

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError
+from ascend_adapt.launch.jobs import missing_modules
 from ascend_adapt.launch.placement import environment
 from ascend_adapt.launch.request import Request
 from ascend_adapt.launch.transport import choice
@@ -71,6 +72,7 @@ def check(request: Request, environ: Mapping[str, str]) -> None:
     problems.collect(lambda: _check_native_options(request))
     problems.collect(lambda: choice.check_name(request.launcher))
     problems.collect(lambda: environment.check_exported(environ, request.export))
+    problems.collect(lambda: missing_modules.check(request, environ))
     problems.raise_all()
 
 

@@ -8,6 +8,11 @@ from collections.abc import Collection
 
 from ascend_adapt.errors import ConfigError
 
+LARGEST = 2**30
+"""Elements in one dimension of a model: a weight of two such dimensions still has a size that torch can state."""
+DEEPEST = 10_000
+"""Layers of a model; more are a mistake, and listing their parameters would take the memory of the host."""
+
 
 class Problems:
     """All problems of one configuration: ``with problems:`` collects the ConfigError of a check."""
@@ -44,6 +49,22 @@ def at_least(name: str, value: float, least: float) -> None:
     """Check that a number is finite and at least ``least``."""
     if not least <= value < math.inf:
         raise ConfigError(f"{name}: {value}, expected at least {least} — correct it")
+
+
+def size(name: str, value: int, most: int = LARGEST) -> None:
+    """Check that a number of elements is at least 1 and at most ``most``."""
+    if not 1 <= value <= most:
+        raise ConfigError(f"{name}: {value}, expected at least 1 and at most {most} — correct it")
+
+
+def of_type(where: str, value: object, stated: str) -> None:
+    """Check that a value has the type that its field states, as in ``int | None``; an int is a float too."""
+    kinds = {word for word in ("bool", "int", "float", "str", "tuple", "None") if re.search(rf"\b{word}\b", stated)}
+    if stated.startswith("tuple"):
+        kinds = {"tuple"} | (kinds & {"None"})
+    found = "None" if value is None else type(value).__name__
+    if found not in kinds and not (found == "int" and "float" in kinds):
+        raise ConfigError(f"{where}: {value!r}, expected {stated} — correct it")
 
 
 def divides(name: str, value: int, by_name: str, by: int) -> None:

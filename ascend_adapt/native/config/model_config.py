@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.checks import at_least, divides, one_of
+from ascend_adapt.native.config.checks import DEEPEST, LARGEST, at_least, divides, of_type, one_of, size
 
 POSITIONS = ("learned", "block", "rotary", "none")
 NORMS = ("layernorm", "rmsnorm")
@@ -72,10 +72,11 @@ class Model:
     head_init: Init = field(default_factory=Init)
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_query_groups", "head_dim"):
-            at_least(name, getattr(self, name), 1)
-        at_least("ffn_hidden_size", self.ffn_hidden_size, 1)
-        at_least("max_positions", self.max_positions, 1)
+        for one in fields(self):
+            if one.type != "Init":
+                of_type(one.name, getattr(self, one.name), str(one.type))
+            if one.type == "int":
+                size(one.name, getattr(self, one.name), DEEPEST if one.name == "num_layers" else LARGEST)
         one_of("positions", self.positions, POSITIONS)
         one_of("norm", self.norm, NORMS)
         one_of("activation", self.activation, ACTIVATIONS)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from ascend_adapt.errors import ConfigError
+from ascend_adapt.native.config import checks
 from ascend_adapt.native.config import train_config as parts
 from ascend_adapt.native.config.train_config import Cloze, Model, TrainConfig
 
@@ -67,20 +67,11 @@ def _built(kind: type, data: Any, where: str) -> Any:
             values[name] = _built(_PARTS[part], value, f"{where}.{name}")
             continue
         values[name] = tuple(value) if isinstance(value, list) else value
-        _check_type(f"{where}.{name}", values[name], fields[name])
+        checks.of_type(f"{where}.{name}", values[name], fields[name])
     try:
         return kind(**values)
     except TypeError as error:
         raise ConfigError(f"{where}: {error}, expected every name without a default — add it") from error
-
-
-def _check_type(where: str, value: Any, stated: str) -> None:
-    kinds = {word for word in ("bool", "int", "float", "str", "tuple", "None") if re.search(rf"\b{word}\b", stated)}
-    if stated.startswith("tuple"):
-        kinds = {"tuple"} | (kinds & {"None"})
-    found = "None" if value is None else type(value).__name__
-    if found not in kinds and not (found == "int" and "float" in kinds):
-        raise ConfigError(f"{where}: {value!r}, expected {stated} — correct it")
 
 
 def _plain(value: Any) -> Any:

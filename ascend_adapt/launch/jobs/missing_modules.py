@@ -1,0 +1,82 @@
+"""Refuse a script that imports a module which only other releases of an installed package have.
+
+Only a known problem that states these releases refuses: packages also make modules as they are imported, and patches
+provide some.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from ascend_adapt.errors import LaunchError
+from ascend_adapt.launch.request import Request
+
+
+def check(request: Request, environ: Mapping[str, str]) -> None:
+    """Check the imports at the top level of the job's script.
+
+    Raises:
+        LaunchError: an installed package is of a release without one of these modules.
+    """
+    script = _script(request)
+    lacking = list(_lacking(script)) if script is not None else []
+    if not lacking:
+        return
+    from ascend_adapt.problems import explanation, known
+    from ascend_adapt.problems.facts import of_names
+    from ascend_adapt.problems.log_text import LogText
+
+    problems = [one for one in known.problems(environ)[0] if one.symptom and one.when and one.when.versions]
+    facts = of_names({name for one in problems if one.when for name in one.when.distributions}, environ, "")
+    for line, code, missing in lacking:
+        raised = f"{code}\nModuleNotFoundError: No module named {missing!r}"
+        for found in explanation.explain(LogText(raised), problems, facts):
+            if found.problem.when and facts.known_true(found.problem.when):
+                here = ", ".join(facts.evidence_of(found.problem.when))
+                raise LaunchError(f"{script}:{line}: `{code}`, but {here} has no {missing}: {found.cause} — {found.do}")
+
+
+def _script(request: Request) -> Path | None:
+    """Return the script that this interpreter will run, or None if another one may, which has its own packages."""
+    if request.form == "module":
+        return None
+    words = [request.target]
+    if request.form == "command":
+        program = shutil.which(request.target)
+        if program is None or os.path.dirname(program) != os.path.dirname(sys.executable):
+            return None
+        words = [word for word in request.arguments if word.endswith(".py")][:1]
+    return next((Path(word) for word in words if Path(word).is_file()), None)
+
+
+def _lacking(script: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, statement and the part that is missing, for each import outside of any branch."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return  # Python will report the problem when the script runs
+    for statement in tree.body:
+        names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+        if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            names = [statement.module]
+        for name in names:
+            if missing := _missing_part(name, str(script.absolute().parent)):
+                yield statement.lineno, ast.unparse(statement), missing
+
+
+def _missing_part(module: str, folder: str) -> str:
+    """Return the name in Python's error if a module of an installed package is missing, else ""."""
+    parts, places = module.split("."), [folder, *sys.path]
+    for number in range(1, len(parts) + 1):
+        name = ".".join(parts[:number])
+        spec = PathFinder.find_spec(name, places)
+        if spec is None:
+            return name if number > 1 else ""
+        places = list(spec.submodule_search_locations or ())
+    return ""
