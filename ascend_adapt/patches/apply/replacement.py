@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -45,9 +46,9 @@ def stand_in(patch: Patch, original: Any, place: Place) -> Any:
         raise PatchDrift(f"{patch.target} is an object of class {name}, expected a function — patch {name}.__call__")
     if not isinstance(place.owner, type):
         return _function(patch, original, place, bound=False)
-    if hasattr(type(original), "__get__"):
+    if _binds(original):
         return _function(patch, original, place, bound=True)
-    return staticmethod(_function(patch, original, place, bound=False))  # a builtin in a class is never bound
+    return staticmethod(_function(patch, original, place, bound=False))
 
 
 def inherited(place: Place) -> Any:
@@ -98,6 +99,13 @@ def is_borrowed(function: Any, place: Place) -> bool:
     if isinstance(place.owner, type):
         return (home, qualname.rpartition(".")[0]) != (place.owner.__module__, place.owner.__qualname__)
     return home.partition(".")[0] != str(place.owner.__name__).partition(".")[0]
+
+
+def _binds(original: Any) -> bool:
+    """Return whether a class attribute gets the instance; builtins do not, and partials only from Python 3.14 on."""
+    # Python 3.13's partial has a __get__ that only warns.
+    is_unbound = isinstance(original, functools.partial) and sys.version_info < (3, 14)
+    return hasattr(type(original), "__get__") and not is_unbound
 
 
 def is_function_like(original: Any) -> bool:
