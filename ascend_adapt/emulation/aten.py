@@ -342,9 +342,7 @@ def _refusal(full_name: str) -> Callable[..., Any]:
 def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     report.operator("aten::copy_")
     if self.device.type == "cpu" and source.device.type == "npu":
-        torch_npu.get_npu_format(
-            source
-        )  # which refuses a storage that torch_npu did not allocate, as its own copy does
+        torch_npu.get_npu_format(source)  # raises for a storage that torch_npu did not allocate, as its own copy does
     if self.device.type == "cpu" and not non_blocking:
         report.synchronisation("copy to the host", self.numel() * self.element_size())
     if self.dtype != source.dtype and source.device.type == "npu":

@@ -351,7 +351,7 @@ def test_slots_are_counted_among_the_visible_devices():
     given = {"env": {}, "free_port": 1, "hosts": hosts}
     plan = of_ranks(request, device="npu", environ={"ASCEND_RT_VISIBLE_DEVICES": "4,6"}, **given)
     assert [rank.env["ASCEND_RT_VISIBLE_DEVICES"] for rank in plan.ranks] == ["4,6", "4,6", "6"]
-    with pytest.raises(LaunchError, match="slot 1 of a: ASCEND_RT_VISIBLE_DEVICES=4 names 1 devices"):
+    with pytest.raises(LaunchError, match="slot 1 of a: ASCEND_RT_VISIBLE_DEVICES=4 lists 1 devices"):
         of_ranks(request, device="npu", environ={"ASCEND_RT_VISIBLE_DEVICES": "4"}, **given)
 
 

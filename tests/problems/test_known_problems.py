@@ -163,7 +163,7 @@ def test_each_symptom_has_text_that_makes_it_fast_to_search(name):
 @pytest.mark.usefixtures("needs_torch")
 def test_doctor_reads_files_and_runs_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))  # not the locks that builds have left on this host
-    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "glm")  # the patches of the others take time to judge
+    monkeypatch.setenv("ASCEND_ADAPT_PLUGINS", "problems")  # patches take time to judge
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from peft import x\nx(load_in_8bit=True)\nraise SystemExit(9)\n")
     assert main(["doctor", "train.py"]) == 1
