@@ -19,7 +19,7 @@ def known(names: tuple[str, ...], call: Call) -> dict[str, Any] | None:
 
 
 def expected(patch: str, names: tuple[str, ...], call: Call) -> dict[str, Any]:
-    """Return the arguments by name, for a call in which upstream's own code would give wrong numbers.
+    """Return the arguments by name; raise if that fails, because upstream's own code would compute wrong results.
 
     Raises:
         PatchDrift: one is not in ``names`` or is given twice.
@@ -28,6 +28,6 @@ def expected(patch: str, names: tuple[str, ...], call: Call) -> dict[str, Any]:
         observed = ", ".join([f"{len(call.args)} by position", *sorted(call.kwargs)])
         raise PatchDrift(
             f"{patch}: its target was called with {observed}, expected only {', '.join(names)} — the code base "
-            f"has changed; --disable {patch} continues with the numbers of the unpatched code"
+            f"has changed; --disable {patch} continues with the results of the unpatched code"
         )
     return given

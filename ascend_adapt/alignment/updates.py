@@ -33,8 +33,8 @@ class StepRecorder(Protocol):
         Args:
             optimizer: an object that is the same in each step.
             kind: its name.
-            groups: hyperparameters of each group of parameters.
-            updates: returns its parameters, with their names in the model.
+            groups: hyperparameters of each parameter group.
+            updates: a function that returns its parameters with their names in the model.
         """
 
 

@@ -191,7 +191,7 @@ def _check_sizes(entries: Mapping[str, Any], places: Mapping[MetadataIndex, Any]
     for index, place in places.items():
         end = ends.get(place.relative_path, place.offset + place.length)
         if min(place.offset, place.length) < 0 or place.offset + place.length > end:
-            raise ValueError(f"{index.fqn} is said to lie outside of {place.relative_path}")
+            raise ValueError(f"the metadata places {index.fqn} outside of {place.relative_path}")
         # Megatron-core may compress.
         stored[index.fqn] += place.length if not getattr(place, "transform_descriptors", None) else 1 << 62
     for name, entry in entries.items():

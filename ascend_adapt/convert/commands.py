@@ -61,7 +61,7 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--transformer-impl",
         choices=("local", "transformer_engine"),
-        help="layers whose parameter names megatron-core's torch format has (default: local)",
+        help="layer implementation whose parameter names megatron-core's torch format has (default: local)",
     )
     parser.add_argument(
         "--dtype", choices=("fp32", "fp16", "bf16"), help="dtype of the output (default: that of the input)"
@@ -70,7 +70,7 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
         "--vocab-size",
         type=int,
         metavar="N",
-        help="number of the tokenizer's ids; rows beyond them are padding and are removed",
+        help="size of the tokenizer's vocabulary; rows beyond it are padding and are removed",
     )
     parser.add_argument("--make-vocab-size-divisible-by", type=int, default=128, metavar="N", help="default: 128")
     parser.add_argument(

@@ -84,7 +84,7 @@ def find_encoding(name: str) -> str:
 
 
 def text_cleaner(ftfy: bool) -> Callable[[str], str]:
-    """Return the function applied to each text: none, or ftfy's repair of broken encodings.
+    """Return the function applied to each text: ftfy's fix_text, or one that changes nothing.
 
     Raises:
         DataError: ftfy is not installed.

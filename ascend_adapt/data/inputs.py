@@ -129,9 +129,7 @@ def _refuse_early_end(archive: tarfile.TarFile) -> None:
     if len(header) < tarfile.BLOCKSIZE:
         raise EOFError(f"no end of the archive after byte {archive.offset}")
     if header.strip(b"\0"):
-        raise DataError(
-            f"no header of a member at byte {archive.offset}, expected one or the end — the archive is damaged"
-        )
+        raise DataError(f"no member header at byte {archive.offset}, expected one or the end — the archive is damaged")
 
 
 def _has_known_suffix(path: str) -> bool:

@@ -58,6 +58,6 @@ def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.Pa
             journal.remove()
     except OSError as error:
         raise DataError(
-            f"{error.filename or target}: {system_error(error)}, expected to write there — check --output-prefix"
+            f"{error.filename or target}: {system_error(error)}, expected a writable file — check --output-prefix"
         ) from error
     return len(doc_idx) - 1, int(sizes.sum(dtype=np.int64))

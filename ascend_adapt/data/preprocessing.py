@@ -278,5 +278,5 @@ def _disk_errors(prefix: str) -> Iterator[None]:
                 f"preprocess: {system_error(error)}, expected enough memory and processes — try fewer --workers"
             ) from error
         raise DataError(
-            f"{error.filename or prefix}: {system_error(error)}, expected to write there — check --output-prefix"
+            f"{error.filename or prefix}: {system_error(error)}, expected a writable file — check --output-prefix"
         ) from error

@@ -96,8 +96,8 @@ def publish(prefix: Path) -> None:
 class Journal:
     """Journal of an interruptible run, next to its first output, and the locks on all of its outputs.
 
-    ``state`` is None for a new run, else the state that a run of the same ``job`` last wrote, if no other run
-    has begun any of the outputs since: the lock files record the job that did.
+    ``state`` is what an interrupted run of the same ``job`` last wrote. It is None for a new run, or if another job has
+    since started to write one of the outputs: the lock files record which job did.
     """
 
     def __init__(self, prefixes: Sequence[Path], job: str):

@@ -102,7 +102,7 @@ def _facts() -> dict[str, Any]:
     memory = {index: torch.npu.max_memory_allocated(index) for index in devices if torch.npu.memory_reserved(index)}
     waits = {
         "torch.npu.synchronize": int(counts.device_synchronisations),
-        "a stream's synchronize": int(counts.stream_synchronisations),
+        "stream synchronization": int(counts.stream_synchronisations),
         "an event's synchronize": int(counts.event_synchronisations),
     }
     facts = report.tally.to_json()

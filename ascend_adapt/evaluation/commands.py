@@ -35,7 +35,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
         "--data", required=True, type=Path, metavar="FILE", help="JSON lines; for ppl also a .txt file"
     )
     evaluate.add_argument(
-        "--stride", type=int, metavar="N", help="ppl: tokens that each window predicts (default: a full context)"
+        "--stride", type=int, metavar="N", help="ppl: tokens scored per window (default: a full context)"
     )
     evaluate.add_argument("--json-key", metavar="KEY", help="ppl: key of the text (default: text)")
     evaluate.add_argument(
@@ -49,7 +49,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
         action="append",
         default=[],
         metavar="TEXT",
-        help="text to continue, for GLM with a mask; may be repeated",
+        help="text to continue; for GLM it contains a mask; may be repeated",
     )
     generate.add_argument("--prompt-file", type=Path, metavar="FILE", help="more prompts: JSON lines with the key text")
     generate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="default: 64")
@@ -70,7 +70,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
         action="append",
         default=[],
         metavar="TEXT",
-        help="stop string, left out of the result; may be repeated",
+        help="stop string, excluded from the result; may be repeated",
     )
     generate.add_argument("--no-cache", action="store_true", help="recompute every token at each step")
     generate.set_defaults(run=_generate)
@@ -195,7 +195,7 @@ def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_checkpoint(known: argparse.Namespace) -> None:
-    """Raise what every rank would raise, and some of them only as the failure of another."""
+    """Check the checkpoint before ranks start; some ranks would only report that another one failed."""
     with _torch_is_installed():
         from ascend_adapt.checkpoint.detection import open_checkpoint
         from ascend_adapt.checkpoint.source import Given

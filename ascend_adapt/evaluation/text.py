@@ -14,7 +14,7 @@ from ascend_adapt.errors import DataError, SettingsError
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """The options of the command line; they replace those of the checkpoint."""
+    """Tokenizer options of the command line; they override those of the checkpoint."""
 
     type: str | None = None
     vocab_file: str | None = None

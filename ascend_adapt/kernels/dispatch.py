@@ -185,7 +185,7 @@ def kernels() -> Mapping[str, Kernel]:
 
 
 def request(requested: Mapping[str, str] | None) -> None:
-    """Apply the requested backends, by kernel; None: those of the environment variable.
+    """Select the requested backend of each kernel; None selects those of the environment variable.
 
     Raises:
         SettingsError: no such kernel, or no such backend of it.

@@ -241,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--master-port", type=argument_types.port, metavar="PORT", help="port of rank 0 (default: a free one)")
     add("-H", "--hostfile", metavar="FILE", help="hosts of the job, in DeepSpeed's format; reached by ssh or pdsh")
     add("-i", "--include", metavar="HOST:SLOT,..@HOST", help="use only these hosts and slots of the hostfile")
-    add("-e", "--exclude", metavar="HOST:SLOT,..@HOST", help="use all hosts and slots of the hostfile but these")
+    add("-e", "--exclude", metavar="HOST:SLOT,..@HOST", help="use all hosts and slots of the hostfile except these")
     add("--launcher", default="auto", metavar="auto|local|ssh|pdsh", help="transport to other hosts (default: ssh)")
     add("--ssh-port", type=argument_types.port, metavar="PORT", help="port of the ssh servers on the other hosts")
     add("--export", action="append", default=[], metavar="NAME", help="forward this environment variable to all hosts")
@@ -347,10 +347,8 @@ _DESCRIPTION = (
     "Start a training job with the patches for Ascend NPUs applied. The first word that is not an option ends \
 the options; everything after it is passed on unchanged."
 )
-_CUDA_CODE = (
-    "whose \"cuda\" means this device: the script's and that of packages which do not know the device (auto, the \
-default), of the script only, of all packages, or nobody's"
-)
+_CUDA_CODE = 'where "cuda" means this device: in the script and in packages that do not support the device (auto, the \
+default), in the script only, in all packages too, or nowhere (off)'
 _NNODES = "number of hosts; without --hostfile, start the same command on each host"
 _GRACE = "grace period from SIGTERM to SIGKILL (default: 10; 600 for a native run that saves checkpoints)"
 _OVERSUBSCRIBE = f"allow more than {RANKS_A_CORE} ranks per CPU core ({ALWAYS_ALLOWED} are always allowed)"

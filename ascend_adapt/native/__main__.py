@@ -56,8 +56,8 @@ def _write_config(config: TrainConfig, run_dir: Path) -> None:
         write_durably(run_dir / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
     except OSError as error:
         raise TrainingError(
-            f"{run_dir}: config.yaml cannot be written ({error.strerror}), expected a folder to write to — free "
-            "space, or choose another with --log-dir"
+            f"{run_dir}: config.yaml cannot be written ({error.strerror}), expected a writable folder with space left "
+            "— free space, or choose another with --log-dir"
         ) from error
 
 

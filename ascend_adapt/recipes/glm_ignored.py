@@ -1,4 +1,4 @@
-"""GLM's options without effect on a native run, by reason; the names are argparse's dests."""
+"""GLM's options that have no effect on a native run, by reason; the names are argparse's dests."""
 
 IGNORED = {
     "the launcher starts the ranks, and the device determines the communication backend": """

@@ -1,4 +1,4 @@
-"""Megatron's options without effect on a native run, by reason; the names are argparse's dests.
+"""Megatron's options that have no effect on a native run, by reason; the names are argparse's dests.
 
 An option that is neither here nor in the recipe is an error unless it has upstream's default.
 """

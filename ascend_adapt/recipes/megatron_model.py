@@ -111,5 +111,5 @@ def read_seq_length(options: Options) -> int:
     if length is not None and other is not None:
         raise ConfigError("--encoder-seq-length: given together with --seq-length, expected one of them — leave it out")
     if length is None and other is None:
-        raise ConfigError("--seq-length: is not given, and has no default — add it")
+        raise ConfigError("--seq-length: required, but not given — add it")
     return int(other if length is None else length)

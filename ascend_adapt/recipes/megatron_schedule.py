@@ -30,7 +30,9 @@ def read_schedule(options: Options, batch: Batch, iterations: int, samples: int 
     for name in misplaced:
         if options(name):
             counted = "iterations" if samples is None else "samples"
-            raise ConfigError(f"{name}: {options(name)}, in a run that counts {counted} — give it in {counted}")
+            raise ConfigError(
+                f"{name}: {options(name)}, but the length of this run is in {counted} — specify it in {counted}"
+            )
     fraction = options("lr_warmup_fraction")
     if fraction is not None:
         if warmup:

@@ -1,4 +1,4 @@
-"""GPT-NeoX's keys without effect on a native run, by reason.
+"""GPT-NeoX's keys that have no effect on a native run, by reason.
 
 A key that is neither here nor in the recipe is an error unless it has upstream's default.
 """

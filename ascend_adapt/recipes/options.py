@@ -175,7 +175,7 @@ class Options:
         """
         value = self(name)
         if value is None:
-            raise ConfigError(f"{self.spelled(name)}: is not given, and has no default — add it")
+            raise ConfigError(f"{self.spelled(name)}: required, but not given — add it")
         return value
 
     def size(self, name: str) -> int:
@@ -209,7 +209,7 @@ class Options:
         for name, value in sorted(self.given.items()):
             if name in self._ignored and name not in self._read and value != self._defaults.get(name):
                 ignored.setdefault(self._ignored[name], []).append(name)
-        return [f"without effect, for {reason}: {', '.join(names)}" for reason, names in ignored.items()]
+        return [f"{', '.join(names)}: no effect, because {reason}" for reason, names in ignored.items()]
 
     def _unsupported(self) -> list[str]:
         """Return a problem for each given option that the native trainer does not support."""

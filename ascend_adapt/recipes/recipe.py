@@ -12,9 +12,9 @@ from ascend_adapt.native.config.train_config import TrainConfig
 class Recipe:
     """A run as its dialect requests it, before the world size is known.
 
-    ``build`` takes the world size and returns the configuration and notes for the log, such as options without effect.
-    ``save`` is the checkpoint folder. The other fields are the dialect's own settings of hosts and ranks, None or empty
-    if it has none.
+    ``build`` takes the world size and returns the configuration and notes for the log, such as options that have no
+    effect. ``save`` is the checkpoint folder. The other fields are the dialect's own settings of hosts and ranks, None
+    or empty if it has none.
     """
 
     dialect: str

@@ -65,8 +65,8 @@ def enable(
         device: ``npu``, ``cuda`` or ``cpu`` instead of the detected device.
         kernels: kernel backends to use, such as ``{"attention": "npu"}``.
         strict: raise on every patch that drifted, failed or was lost, and on every unusable plugin.
-        cuda_code: whose "cuda" means the device of this host: ``auto`` (the script and every package that does not know
-            the device), ``script`` (the script and its own modules), ``all`` (also packages that know it) or ``off``.
+        cuda_code: where "cuda" means the device of this host: ``auto`` (the script and every package that does not
+            support the device), ``script`` (the script and its own modules), ``all`` (and packages that do) or ``off``.
 
     Raises:
         SettingsError: a value is invalid, or conflicts with an earlier call (EnableConflict, naming both callers).
@@ -321,7 +321,7 @@ def _request(kernels: Mapping[str, str] | None) -> None:
 
 def _refuse(in_force: _InForce, caller: str, requested: str, fact: str) -> None:
     raise EnableConflict(
-        f"enable({requested}) at {caller}: {fact} is active since enable() at {in_force.caller} — "
+        f"enable({requested}) at {caller}: {fact} has been active since enable() at {in_force.caller} — "
         "pass it in the first call, or call disable() in between"
     )
 

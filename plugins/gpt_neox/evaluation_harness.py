@@ -52,6 +52,6 @@ def harness_that_was_asked_for(call: Call) -> Any:
         except Exception as error:  # its dependencies may raise anything
             raise ImportError(
                 f"{HARNESS}: cannot be imported ({type(error).__name__}: {error}), needed for eval_tasks — "
-                "pip install lm_eval==0.3.0 best_download with a transformers before 5, or remove eval_tasks"
+                "pip install lm_eval==0.3.0 best_download 'transformers<5', or remove eval_tasks"
             ) from error
     return call.proceed()

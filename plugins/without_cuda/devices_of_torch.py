@@ -161,11 +161,11 @@ class Done:
     """Work handle of a completed collective."""
 
     def wait(self, timeout: Any = None) -> bool:
-        """Return True."""
+        """Return True at once: the collective has completed."""
         return True
 
     def is_completed(self) -> bool:
-        """Return True."""
+        """Return True: the collective has completed."""
         return True
 
 

@@ -245,7 +245,7 @@ def test_a_request_that_contradicts_itself(request_of, write_lines, options, tex
 
 def test_an_output_that_cannot_be_written(request_of, write_lines, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="expected to write there"):
+    with pytest.raises(DataError, match="expected a writable file"):
         preprocess(request_of(write_lines(["a"]), output_prefix=str(tmp_path / "file" / "o")))
 
 

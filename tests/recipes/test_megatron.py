@@ -253,7 +253,7 @@ def test_interleaved_stages():
         ("--seed -1", "seed: -1, expected at least 0"),
         ("--seed x", "argument --seed: invalid int value: 'x'"),
         ("stray", "'stray': belongs to no option"),
-        ("--lr-decay-samples 5", "lr_decay_samples: 5, in a run that counts iterations"),
+        ("--lr-decay-samples 5", "lr_decay_samples: 5, but the length of this run is in iterations"),
         ("--deepspeed", "--deepspeed: without --deepspeed_config"),
         ("--deepspeed_config missing.json", "deepspeed_config 'missing.json': No such file or directory"),
     ],

@@ -9,7 +9,7 @@ from ascend_adapt.diagnosis.findings.machine import Finding, Machine
 
 
 def locks(machine: Machine) -> Iterator[Finding]:
-    """Lock files of torch's extension builder, which are left behind when it is killed."""
+    """Stale lock files, which torch's extension builder leaves behind when it is killed."""
     for lock in sorted(machine.extensions.glob("**/lock")):
         try:
             age_s = machine.now_s - lock.stat().st_mtime

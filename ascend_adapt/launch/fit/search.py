@@ -150,9 +150,9 @@ def _shown(result: Measured) -> str:
 
 
 def _table(search: Search) -> list[str]:
-    """Return the table of all trials: setting, memory of the rank that needs most, whether it fits, and the cost."""
+    """Return the table of all trials: setting, memory of the rank that uses the most, whether it fits, and the cost."""
     sizes = sorted({*_SIZES, search.gib})
-    head = ["setting", "peak", "reserved", *(f"fits {size} GiB" for size in sizes), "recomputed", "moved a step"]
+    head = ["setting", "peak", "reserved", *(f"fits {size} GiB" for size in sizes), "recomputed", "moved per step"]
     rows = [head]
     for setting, result in search.results.items():
         name = f"{setting}{' (as given)' if setting == search.job.given else ''}"
@@ -165,7 +165,7 @@ def _table(search: Search) -> list[str]:
     widths = [max(len(row[place]) for row in rows if len(row) > 2) for place in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
     lines.append(
-        f"memory of the rank that needs most, with at most {search.micro_batches} micro batches a step (more need no "
-        "more memory); recomputed: share of a step's floating-point operations"
+        f"memory of the rank that uses the most, with at most {search.micro_batches} micro batches per step (more do "
+        "not increase it); recomputed: share of a step's floating-point operations"
     )
     return lines

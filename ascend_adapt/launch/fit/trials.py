@@ -18,7 +18,7 @@ _UNLIMITED = 1 << 40
 
 @dataclass(frozen=True)
 class Measured:
-    """What the ranks of a trial needed, in bytes of the rank that needed most."""
+    """Measurements of a trial; memory in bytes, of the rank that used the most."""
 
     peak: int = 0
     reserved: int = 0

@@ -94,7 +94,7 @@ def _report(run_dir: RunDirectory, rank: int, moment: str, facts: dict[str, dict
         write_whole(run_dir.rank_status(rank), data)
     except OSError as error:
         raise LaunchError(
-            f"{run_dir.path}: {error.strerror}, expected a folder with room that ranks can write — free space, or "
+            f"{run_dir.path}: {error.strerror}, expected a writable folder with space left — free space, or "
             "choose another with --log-dir"
         ) from error
     return data

@@ -30,7 +30,7 @@ _LINE_END = ord("\n")
 
 
 def say(text: str) -> None:
-    """Print one line of ascend-run's own on standard error, and wait at most two seconds for it."""
+    """Print a line from ascend-run itself to standard error, blocking for at most two seconds."""
     _Stream(STDERR, _SAY_PATIENCE_S).write(os.fsencode(f"ascend-run: {text}\n"))
 
 
@@ -75,7 +75,7 @@ class Console:
             self._write(console, text)
 
     def say(self, text: str) -> None:
-        """Print one line of ascend-run's own between those of the sources."""
+        """Print a line from ascend-run itself between the lines of the sources."""
         self.show("ascend-run", STDERR, os.fsencode(f"ascend-run: {text}\n"))
 
     def draw(self, *, is_last: bool = False) -> None:

@@ -89,7 +89,7 @@ def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
 
 
 def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int] | None) -> Failure | None:
-    """Return the first failure that one of ``ranks`` has recorded, or any rank for None; None if there is none."""
+    """Return the first failure recorded by one of ``ranks`` (None: by any rank), or None."""
     recorded = list(_recorded(run_dir).values())
     own = [one for one in recorded if one.time_ns >= since_ns and (ranks is None or one.rank in ranks)]
     return min(own, key=lambda one: one.time_ns, default=None)

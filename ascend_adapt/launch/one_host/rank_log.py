@@ -47,7 +47,7 @@ class RankLog:
         return 0
 
     def close(self) -> None:
-        """Close it."""
+        """Close the log file."""
         try:
             self._file.close()
         except OSError as error:  # network storage may report the error only now

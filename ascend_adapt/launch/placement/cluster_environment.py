@@ -1,4 +1,4 @@
-"""This host's node rank if the same command is started on each host: from the command line, or from the cluster.
+"""Node rank of this host, when the same command is started on every host: from the command line or the scheduler.
 
 Sources of the names: SchedMD/slurm@3bf22c447ad1 doc/man/man1/srun.1 (output environment variables) and @00623bab4353
 src/common/env.c (the variables of a batch script); Volcano's guides to its env and pytorch plugins
@@ -157,7 +157,7 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
 
 
 def _slurm(environ: Mapping[str, str]) -> ClusterNode | None:
-    """Under srun, which starts one copy on each node; a batch script itself runs on one node only."""
+    """Return this node under srun, which starts one copy per node; the batch script itself runs on one node only."""
     step, listed = _step(environ), environ.get("SLURM_STEP_NODELIST", "")
     if step is None or step[0] < 2 or not listed:
         return None

@@ -195,7 +195,7 @@ def _narrowed(host: Host, device: str, environ: Mapping[str, str]) -> dict[str, 
         beyond = [slot for slot in host.slots if slot >= len(listed)]
         if beyond:
             raise LaunchError(
-                f"slot {beyond[0]} of {host.address}: {name}={environ[name]} lists {len(listed)} devices — widen it"
+                f"slot {beyond[0]} of {host.address}: {name}={environ[name]} lists {len(listed)} devices — list more"
             )
         numbers = [listed[slot] for slot in host.slots]
     return {name: ",".join(numbers)}

@@ -89,7 +89,10 @@ class SaveLock:
             os.write(stream.fileno(), holder.encode())
             os.fsync(stream.fileno())
         except OSError as error:
-            return f"cannot be saved into ({error.strerror}), expected a folder to write to — free space", []
+            return (
+                f"cannot be saved into ({error.strerror}), expected a writable folder with space left — free space",
+                [],
+            )
         return None, warnings
 
 

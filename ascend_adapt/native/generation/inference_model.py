@@ -80,7 +80,7 @@ class InferenceModel:
         return logits[..., : self.model.padded_vocab_size].float()
 
     def agreed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return rank 0's ``tokens`` on every rank."""
+        """Broadcast rank 0's ``tokens`` to every tensor-parallel rank, and return them."""
         group = self.mesh.group("tensor")
         if group is not None:
             dist.broadcast(tokens, src=0, group=group)

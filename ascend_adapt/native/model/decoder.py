@@ -34,7 +34,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs from which the loss of a batch is computed."""
+    """Labels, loss mask and other inputs of a batch's loss."""
 
     labels: torch.Tensor
     """int64 [B, S]."""
@@ -43,7 +43,7 @@ class Rows:
     prefix: torch.Tensor | None = None
     """int64 [B], see Decoder.forward."""
     answers: torch.Tensor | None = None
-    """int64 [B], the right choice of each row's example; -1: the row fills up a batch."""
+    """int64 [B], the right choice of each row's example; -1 for a padding row."""
 
 
 class Positions(Declared):

@@ -28,7 +28,7 @@ def reduce_scatter(
 
 
 def _named(name: str, before: str) -> Any:
-    """Return a collective by its name in torch 2.13, which deprecates the earlier one, or else by the earlier one.
+    """Return a collective by its torch 2.13 name if it exists, else by the older name, which 2.13 deprecates.
 
     Looked up at each call: torch_npu and profilers replace it after this module is imported.
     """

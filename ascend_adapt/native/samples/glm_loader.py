@@ -178,7 +178,7 @@ def to_device(part: MicroBatch, device: torch.device) -> MicroBatch:
 
 
 def of_one_length(parts: Sequence[MicroBatch]) -> list[MicroBatch]:
-    """Return micro batches padded to the longest of them."""
+    """Pad the micro batches to the length of the longest."""
     longest = max(part["tokens"].shape[1] for part in parts)
     return [{name: _padded(tensor, longest) for name, tensor in part.items()} for part in parts]
 

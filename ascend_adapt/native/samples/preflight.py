@@ -19,7 +19,7 @@ _CHECKED_IDS = 1 << 20
 
 
 def check_data(config: TrainConfig) -> None:
-    """Check that each part the run reads has a sample, and that its token ids fit the embedding table.
+    """Check that each split the run reads has a sample, and that its token ids fit the embedding table.
 
     Raises:
         DataError: no token files, a part without sequences or shorter than one sample, or an id beyond the table.
@@ -89,8 +89,8 @@ def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
     rows = config.model.padded_vocab_size
     if largest >= rows:
         raise DataError(
-            f"{prefix}: has the id {largest}, expected ids below the table's {rows} rows — give the vocabulary "
-            "that the text was tokenized with"
+            f"{prefix}: contains token id {largest}, expected ids below {rows}, the rows of the embedding — give the "
+            "vocabulary that the text was tokenized with"
         )
     return tokens
 

@@ -15,7 +15,7 @@ from ascend_adapt.native.samples.glm_text import token_prefix
 
 
 def words_by_part(config: TrainConfig) -> dict[str, tuple[str, ...]]:
-    """Return the weights and prefixes, or prefixes, of each part that is read and has its own token files."""
+    """Return each split that is read and has its own token files: its prefixes, or weights and prefixes alternating."""
     data = config.data
     evaluates = config.eval_interval and config.eval_iterations
     return {"train": data.train, **({"valid": data.valid, "test": data.test} if evaluates else {})}

@@ -60,7 +60,7 @@ class CompileTrial:
         doubt = ", less than the noise" if on < off and not pays else ""
         self._messages.append(
             f"compile: {'on' if pays else 'off'}, {ratio} than without at this shape{doubt}: {on * 1e3:.1f} and "
-            f"{off * 1e3:.1f} ms a micro batch, medians of {TIMED} steps, noise {noise * 1e3:.1f} ms"
+            f"{off * 1e3:.1f} ms per micro batch, medians of {TIMED} steps, noise {noise * 1e3:.1f} ms"
         )
         return pays
 

@@ -87,7 +87,7 @@ def before_passes(decoder: Decoder) -> None:
 
 
 def before_backward(decoder: Decoder, parallel: Parallel, *, is_last: bool) -> None:
-    """Begin a backward pass of this decoder; the last one of a step (``is_last``) reduces the gradients."""
+    """Prepare a backward pass of this decoder; after the last of a step (``is_last``) all gradients are reduced."""
     if isinstance(decoder, FSDPModule):
         decoder.set_requires_gradient_sync(is_last or parallel.zero_stage >= 2)
         decoder.set_reshard_after_backward(is_last or parallel.zero_stage == 3)

@@ -212,7 +212,7 @@ def _is_shadowed(mapping: MutableMapping[Any, Any], key: Any) -> bool:
 
 
 def _at_home(function: Any, target: Target) -> Any:
-    """Copy ``function`` with the name of ``target``, so that it can be pickled by that name."""
+    """Copy ``function`` with the name of ``target``, so that it can be pickled by reference."""
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(_at_home(function.__func__, target))
     copy = FunctionType(

@@ -12,7 +12,7 @@ from ascend_adapt.errors import PatchDrift
 
 
 class Call:
-    """One call of the target of a ``wrap``: its arguments by upstream's names, and the original.
+    """A call of a wrapped target: its arguments by upstream's names, and the original function.
 
     ``wrapped`` is the original, bound if it is a method; ``instance`` is the object or class, else None. ``args`` and
     ``kwargs`` are as the caller passed them.

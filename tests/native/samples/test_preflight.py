@@ -96,7 +96,7 @@ def test_parts_with_files_of_their_own(tokens):
 
 
 def test_token_id_outside_the_embedding_table(tokens):
-    with pytest.raises(DataError, match="has the id 300, expected ids below the table's 256 rows"):
+    with pytest.raises(DataError, match="contains token id 300, expected ids below 256, the rows of the embedding"):
         check_data(run(tokens(*[40] * 10, largest=300)))
 
 

@@ -71,7 +71,12 @@ def trained(monkeypatch):
 @pytest.mark.parametrize(
     ("compiled", "plain", "then", "message"),
     [
-        (10.3, 10.0, "plain", "compile: off, 1.03x slower than without at this shape: 10.3 and 10.0 ms a micro batch"),
+        (
+            10.3,
+            10.0,
+            "plain",
+            "compile: off, 1.03x slower than without at this shape: 10.3 and 10.0 ms per micro batch",
+        ),
         (10.0, 10.5, "compiled", "compile: on, 1.05x faster than without at this shape: 10.0 and 10.5 ms"),
     ],
     ids=["slower", "faster"],

@@ -55,7 +55,7 @@ class AdamwCall(KernelCall):
         return (self.params[0].device, frozenset(kinds), steps, self.factor is None, isinstance(self.lr, float))
 
     def small(self) -> AdamwCall:
-        """Return a call of a few elements of the first parameter."""
+        """Return a small call with a few elements of the first parameter."""
         alike = small_tensors.maker()
         param, grad, mean, square = (
             alike(each[0].detach(), small_tensors.ROWS)

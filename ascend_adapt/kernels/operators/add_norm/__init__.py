@@ -62,7 +62,7 @@ class AddNormCall(KernelCall):
             )
 
     def small(self) -> AddNormCall | None:
-        """Return a call of a few rows; None with dropout, whose masks depend on the backend."""
+        """Return a small call with a few rows; None with dropout, whose masks depend on the backend."""
         if self.dropout_p:
             return None
         alike, width = small_tensors.maker(), self.x.shape[-1]

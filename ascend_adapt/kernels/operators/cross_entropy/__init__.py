@@ -36,7 +36,7 @@ class CrossEntropyCall(KernelCall):
     """The total number of columns of all ranks."""
 
     def small(self) -> CrossEntropyCall | None:
-        """Return a call of a few tokens; None with a group, whose ranks would have to wait for each other."""
+        """Return a small call with a few tokens; None with a group, whose ranks would have to wait for each other."""
         if self.group is not None:
             return None
         tokens = min(small_tensors.ROWS, len(self.labels))

@@ -33,7 +33,7 @@ class GeluCall(KernelCall):
             )
 
     def small(self) -> GeluCall:
-        """Return a call of a few rows."""
+        """Return a small call with a few rows."""
         alike, width = small_tensors.maker(), self.x.shape[-1]
         return replace(self, x=alike(self.x, small_tensors.ROWS, width), bias=alike(self.bias, width))
 

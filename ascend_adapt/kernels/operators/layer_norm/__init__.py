@@ -35,7 +35,7 @@ class LayerNormCall(KernelCall):
         check_together("x", self.x, weight=self.weight, bias=self.bias)
 
     def small(self) -> LayerNormCall:
-        """Return a call of a few rows."""
+        """Return a small call with a few rows."""
         alike, width = small_tensors.maker(), self.x.shape[-1]
         return replace(
             self,

@@ -31,7 +31,7 @@ class LinearCrossEntropyCall(KernelCall):
     """The total number of rows of all ranks."""
 
     def small(self) -> LinearCrossEntropyCall | None:
-        """Return a call of a few narrow tokens; None with a group, whose other ranks would have to take part."""
+        """Return a small call with a few narrow tokens; None with a group, whose other ranks would have to join in."""
         if self.group is not None:
             return None
         tokens, width = min(small_tensors.ROWS, len(self.labels)), min(small_tensors.SIDE, self.hidden.shape[1])

@@ -59,7 +59,7 @@ def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Ten
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some tokens of a call, with the attributes that the arithmetic of cross_entropy reads."""
+    """A chunk of the tokens of a call, with the attributes that cross_entropy's arithmetic reads."""
 
     labels: torch.Tensor
     ignore_index: int

@@ -27,7 +27,7 @@ class RmsNormCall(KernelCall):
         check_together("x", self.x, weight=self.weight)
 
     def small(self) -> RmsNormCall:
-        """Return a call of a few rows."""
+        """Return a small call with a few rows."""
         alike, width = small_tensors.maker(), self.x.shape[-1]
         return replace(self, x=alike(self.x, small_tensors.ROWS, width), weight=alike(self.weight, width))
 

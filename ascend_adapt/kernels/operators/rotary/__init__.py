@@ -65,7 +65,7 @@ class RotaryCall(KernelCall):
             )
 
     def small(self) -> RotaryCall:
-        """Return a call of a few positions, in the same layout."""
+        """Return a small call with a few positions, in the same layout."""
         alike = small_tensors.maker()
 
         def few(tensor: Any) -> Any:

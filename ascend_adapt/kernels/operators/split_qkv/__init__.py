@@ -39,7 +39,7 @@ class SplitQkvCall(KernelCall):
         return int(self.fused.shape[-1]) // (self.heads + 2 * self.groups)
 
     def small(self) -> SplitQkvCall:
-        """Return a call of a few tokens."""
+        """Return a small call with a few tokens."""
         alike, width = small_tensors.maker(), self.fused.shape[-1]
         return replace(self, fused=alike(self.fused, 2, small_tensors.ROWS, width), bias=alike(self.bias, width))
 

@@ -29,7 +29,7 @@ class SwigluCall(KernelCall):
         check_together("x", x, bias=self.bias)
 
     def small(self) -> SwigluCall:
-        """Return a call of a few rows."""
+        """Return a small call with a few rows."""
         alike, width = small_tensors.maker(), self.x.shape[-1]
         return replace(self, x=alike(self.x, small_tensors.ROWS, width), bias=alike(self.bias, width))
 
