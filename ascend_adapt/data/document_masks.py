@@ -37,5 +37,5 @@ def masked_out(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.bool_
 
 
 def loss_mask(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.float32]:
-    """Return the loss mask [S]: 1 everywhere, 0 where the input is ``eod`` if that is given."""
+    """Return the loss mask [S]: 0 where the input is ``eod``, 1 elsewhere; all 1 without ``eod``."""
     return np.ones(len(tokens), np.float32) if eod is None else (tokens != eod).astype(np.float32)

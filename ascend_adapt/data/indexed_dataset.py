@@ -53,7 +53,7 @@ class IndexedDataset:
             if not os.path.isfile(file):
                 raise DataError(f"{file}: no such file, expected PREFIX.idx and PREFIX.bin — check the prefix")
             if not os.access(file, os.R_OK):
-                raise DataError(f"{file}: not readable, expected a file to read — check its permissions")
+                raise DataError(f"{file}: not readable, expected a readable file — check its permissions")
         try:
             bin_bytes = bin_path(prefix).stat().st_size
             self.index = _read(idx_path(prefix), bin_bytes, multimodal)

@@ -81,8 +81,8 @@ def checked(made: Path) -> Path:
         file = made / name
         if not file.is_file() or file.stat().st_size != size:
             raise EmulationError(
-                f"{made}: {name} is missing or has changed, expected a complete folder — remove this folder, it "
-                "is created again"
+                f"{made}: {name} is missing or has changed, expected a complete folder — remove this folder; it "
+                "will be created again"
             )
     return made
 

@@ -164,7 +164,7 @@ def _parallel(options: Options, world_size: int) -> Parallel:
 def _iterations(options: Options, batch: Batch) -> int:
     iterations, samples = options("train_iters"), options("train_samples")
     if iterations is None and samples is None:
-        raise ConfigError("--train-iters: not given, nor is --train-samples, expected one of the two — add it")
+        raise ConfigError("--train-iters, --train-samples: neither is given, expected one of the two — add one")
     if samples is not None and samples % batch.total:
         raise ConfigError(f"--train-samples: {samples}, expected a multiple of the batch {batch.total} — change one")
     return int(iterations if iterations is not None else samples // batch.total)

@@ -75,7 +75,7 @@ def partition_on_its_own_device(call: Call) -> Any:
 
 
 def takes_return_logits(eval_batch: Any) -> str:
-    """Return why nothing is needed if ``eval_batch`` has the parameter, else ``""``."""
+    """Return why the patch is not needed if ``eval_batch`` has the parameter, else ``""``."""
     return "eval_batch accepts return_logits" if "return_logits" in inspect.signature(eval_batch).parameters else ""
 
 

@@ -51,7 +51,7 @@ class _TensorType:
 
 
 def set_on_npu(callers: Callers, is_on_npu: bool) -> None:
-    """Have torch.Tensor, as CUDA code sees it, make tensors on the NPU, or on the host again."""
+    """Make the torch.Tensor that CUDA code sees create tensors on the NPU, or on the host again."""
     global _view
     if is_on_npu and _view is None:
         _view = View(torch, callers, {CUDA: {"Tensor": _TensorType()}})

@@ -162,7 +162,7 @@ def test_finetuning_takes_weights_only(settings, tmp_path):
     assert log.steps[0].iteration == 1
     assert log.losses[0] < 4.4
     with pytest.raises(
-        TrainingError, match=r"has no optimizer\.embedding.*nor \d+ other optimizer states, expected all"
+        TrainingError, match=r"lacks \d+ optimizer states, such as optimizer\.embedding.*, expected all"
     ):
         run(replace(settings, checkpoint=Checkpoint(load=str(folder))))
     larger = replace(GPT2, ffn_hidden_size=128)

@@ -62,7 +62,7 @@ def _adapt() -> bool:
     except ImportError as error:
         _withdraw_beacon()
         print(
-            f"ascend_adapt: {sys.executable}: {error}, this process runs without patches — install ascend_adapt there",
+            f"ascend_adapt: {sys.executable}: {error}; this process runs without patches — install ascend_adapt there",
             file=sys.stderr,
         )
         return True
@@ -128,7 +128,7 @@ def _set_compile_mode() -> None:
         from ascend_adapt.launch.in_process import compile_mode
     except ImportError as error:
         print(
-            f"ascend_adapt: {sys.executable}: {error}, --npu-compile-mode has no effect — install ascend_adapt there",
+            f"ascend_adapt: {sys.executable}: {error}; --npu-compile-mode has no effect — install ascend_adapt there",
             file=sys.stderr,
         )
         return

@@ -44,7 +44,9 @@ def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
         with path.open(encoding="utf-8-sig") as stream:
             text = stream.read(_MOST_CHARACTERS + 1)
     except OSError as error:
-        raise LaunchError(f"hostfile {path}: {error.strerror}, expected a file to read — correct --hostfile") from error
+        raise LaunchError(
+            f"hostfile {path}: {error.strerror}, expected a readable file — correct --hostfile"
+        ) from error
     except UnicodeDecodeError as error:
         raise LaunchError(f"hostfile {path}: is not text ({error.reason}) — give DeepSpeed's format") from error
     if len(text) > _MOST_CHARACTERS:

@@ -264,8 +264,8 @@ def _check(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path) 
     if missing:
         what = "optimizer states" if missing[0].startswith("optimizer.") else "parameters"
         raise TrainingError(
-            f"{source}: has no {missing[0]}, nor {len(missing) - 1} other {what}, expected all — load only its weights "
-            "with --finetune, or configure the model that was saved"
+            f"{source}: lacks {len(missing)} {what}, such as {missing[0]}, expected all — load only its weights with "
+            "--finetune, or configure the model that was saved"
         )
     for name, tensor in state.items():
         shape = tuple(saved[name].size)

@@ -35,7 +35,7 @@ def collate(rows: Sequence[Sequence[Row]], answers: Sequence[int | None], *, exa
 
 
 def order_of_rank(count: int, ranks: int, rank: int, seed: int) -> list[int]:
-    """Return the examples of a rank by number, shuffled by ``seed``; ranks have equally many."""
+    """Return the example indices of a rank, shuffled by ``seed``; every rank has the same number."""
     places: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
     total = -(-count // ranks) * ranks
     return (places * -(-total // count))[:total][rank::ranks]

@@ -132,7 +132,7 @@ class _Batch:
     """Prompts that are continued together.
 
     The host reads the tokens at intervals, so that it does not wait for a device at each of them. Finished rows then
-    leave the batch; with a recorded step they stay until all are finished.
+    leave the batch; with a captured step they stay until all are finished.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class _Batch:
 
 
 def drawn(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """Return an index for each row of ``probabilities`` [rows, V], int64, by uniform ``draws`` [rows] from 0 to 1."""
+    """Sample an int64 index per row of ``probabilities`` [rows, V], from uniform ``draws`` [rows] between 0 and 1."""
     sums = probabilities.cumsum(-1)
     total = sums[:, -1:]
     # A draw near 1, multiplied by the total, may round to the total, which only the last token reaches.

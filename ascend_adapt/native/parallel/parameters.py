@@ -93,7 +93,7 @@ class Placed:
         return local(self.parameter.grad)
 
     def widen_gradient(self) -> None:
-        """Cast a gradient to the dtype of its parameter, for code that adds to it."""
+        """Cast a gradient to the dtype of its parameter, for code that accumulates into it."""
         narrow = getattr(self.parameter, "narrow_gradient", None)
         if narrow is not None:
             self.parameter.grad = narrow.to(self.parameter.dtype)
