@@ -18,7 +18,7 @@ def _with_its_classes(target: str, name: str) -> Patch:
         name=name,
         host="glm",
         requires="torch>=2.6",
-        why="torch 2.6 reads weights only by default, and refuses the random states in GLM checkpoints",
+        why="torch 2.6 reads weights only by default, and refuses the RNG states in GLM checkpoints",
         until="GLM allows the classes that it saves, or saves weights only",
         without="crash",
         symptom=Symptom("torch.load(checkpoint_name, map_location='cpu')"),
@@ -42,7 +42,7 @@ WEIGHTS_AND_STATE = (
     name="checkpoints_of_tools",
     host="glm",
     requires="torch>=2.6",
-    why="change_mp.py and other scripts of GLM call torch.load themselves, which refuses the random states since torch "
+    why="change_mp.py and other scripts of GLM call torch.load themselves, which refuses the RNG states since torch "
     "2.6; change_mp.py leaves a folder without weights, whose file `latest` refers to them",
     until="GLM allows the classes that it saves",
     without="crash",

@@ -22,7 +22,7 @@ _ENUMS = tuple(
     name="whole_checkpoints",
     host=(BIGSCIENCE, MEGATRON_DEEPSPEED),
     requires="torch>=2.6",
-    why="torch 2.6 reads weights only by default, and refuses the saved arguments and random states; bigscience's "
+    why="torch 2.6 reads weights only by default, and refuses the saved arguments and RNG states; bigscience's "
     'prints "could not load the checkpoint" and exits with code 0',
     until="the code bases allow the classes that they save",
     without="crash",

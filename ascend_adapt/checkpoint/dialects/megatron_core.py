@@ -103,7 +103,7 @@ def write(output: Output, folder: Path) -> None:
     target.mkdir()
     write_distributed(target, _entries(output))
     arguments = argparse.Namespace(
-        # Upstream compares these with its own to decide whether to load random states, which are not here.
+        # Upstream compares these with its own to decide whether to load RNG states, which are not here.
         tensor_model_parallel_size=1,
         pipeline_model_parallel_size=1,
         no_save_optim=True,
