@@ -21,7 +21,8 @@ class _TensorType:
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
-        if all(isinstance(one, int) for one in sizes) and not kwargs:
+        # Without sizes torch.Tensor() has none of its elements, torch.empty(()) has one.
+        if sizes and all(isinstance(one, int) for one in sizes) and not kwargs:
             return torch.empty(tuple(sizes), device="npu")
         return torch.Tensor(*args, **kwargs).to(kwargs.get("device", "npu"))
 

@@ -627,6 +627,8 @@ def default_tensor_type():
         x = torch.ones(2)
         legacy = torch.Tensor(2, 3), torch.Tensor(torch.Size([2])), torch.Tensor([1, 2]), nn.Parameter(torch.Tensor(2))
         assert here(x, *legacy) and {one.dtype for one in (x, *legacy)} == {torch.float16}
+        empty = torch.Tensor()
+        assert empty.shape == (0,) and here(empty) and torch.cat([empty, x]).tolist() == [1, 1]
         assert isinstance(x, torch.Tensor) and issubclass(nn.Parameter, torch.Tensor)
         assert issubclass(type("Mine", (type(x),), {}), torch.Tensor) and (torch.Tensor | None) is not None
 
