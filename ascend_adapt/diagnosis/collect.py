@@ -53,10 +53,15 @@ SECRET = re.compile(
     re.I,
 )
 IN_ADDRESS = re.compile(r"(\w+://)[^/@\s]+@")
+# "token" is a word of language models too: an id, a special token, a missing value or an expression is no secret.
+NO_SECRET = (
+    r"(?!(?:\d{1,6}|None|True|False|null)(?!\w|[-.]\w)|</?\|?\w+\|?>|\[[A-Z]+\]|[^\w\s]{1,2}(?!\S)|[a-z_][\w.]*[(\[])"
+)
 TOKEN_IN_TEXT = re.compile(
     r"(?i)\b(hf_\w{20,}|gh[pousr]_\w{20,}|sk-[\w-]{16,}|AKIA\w{12,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+)"
-    r"|((?:password|passwd|token|secret|api[_-]?key|authorization)[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token)\s+)?"
-    r"|--[\w-]*(?:password|passwd|token|secret|api[_-]?key)\s+(?!-)[\"']?)[^\s,;\"']+"
+    r"|((?:password|passwd|secret|api[_-]?key|authorization)[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token)\s+)?"
+    r"|--[\w-]*(?:password|passwd|secret|api[_-]?key)\s+(?!-)[\"']?"
+    rf"|(?:token[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic)\s+)?|--[\w-]*token\s+(?!-)[\"']?){NO_SECRET})[^\s,;\"']+"
 )
 ERROR = re.compile(r"\[ERROR\]|\bE[A-Z0-9]\d{4}\b")
 HIDDEN = "<hidden>"

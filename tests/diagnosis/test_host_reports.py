@@ -123,6 +123,30 @@ def test_secrets_are_left_out():
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: eos_token: 50256 is out of range",
+        "next_token = torch.argmax(logits, dim=-1)",
+        "token = tokens[place]",
+        "bos_token='<s>', pad_token=None, mask_token: [MASK], unk_token = \"<|endoftext|>\"",
+        "train.py --pad-token 0 --eos-token </s> --max-tokens 512",
+        "json: Unexpected token: } at line 1",
+    ],
+)
+def test_tokens_of_a_language_model_are_no_secrets(text):
+    assert collect.without_secrets(text) == text
+
+
+@pytest.mark.parametrize(
+    "secret", ["token=abc.def", "token: 12-34ab", "token='x2'", "--hub-token 1234567", "token: 0b1c", "token: bearer x9"]
+)
+def test_tokens_that_may_be_secrets_are_left_out(secret):
+    hidden = collect.without_secrets(secret)
+    assert hidden.endswith(("<hidden>", "<hidden>'"))
+    assert not any(value in hidden for value in ("abc", "34ab", "x2", "1234567", "1c", "x9"))
+
+
 def old_python() -> str:
     here = sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python3.8"))
     return str(here[0]) if here else shutil.which("python3.8") or ""
