@@ -17,6 +17,8 @@ from pathlib import Path
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.request import Request
 
+_CHANGED = ("sys.path", "sys.modules", "sys.meta_path", "site.addsitedir")
+
 
 def check(request: Request, environ: Mapping[str, str]) -> None:
     """Check the imports at the top level of the job's script.
@@ -56,12 +58,17 @@ def _script(request: Request) -> Path | None:
 
 
 def _lacking(script: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield line, statement and the part that is missing, for each import outside of any branch."""
+    """Yield line, statement and the part that is missing, for each import outside of any branch.
+
+    Not after a statement with sys.path or sys.modules: the script may bring its own copy of a package.
+    """
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return  # Python will report the problem when the script runs
     for statement in tree.body:
+        if any(isinstance(node, ast.Attribute) and ast.unparse(node) in _CHANGED for node in ast.walk(statement)):
+            return
         names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
         if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             names = [statement.module]

@@ -49,6 +49,7 @@ def test_a_script_for_a_newer_release_is_refused(start, words):
         "try:\n    from deepspeed.sequence.fpdt_layer import FPDT_FFN\nexcept ImportError:\n    FPDT_FFN = None\n",
         "from deepspeed.sequence.layer import DistributedAttention\n",  # no known problem states its releases
         "from torch._six import inf\n",  # provided by a patch
+        "import sys\nsys.path.insert(0, 'vendored')\nfrom deepspeed.sequence.fpdt_layer import FPDT_FFN\n",
         "not Python",
     ],
 )
