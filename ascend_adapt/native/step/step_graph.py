@@ -38,8 +38,8 @@ def why_not(config: TrainConfig, mesh: Mesh) -> str:
     changes = schedule.weight_decay_style != "constant" and schedule.start_weight_decay != schedule.end_weight_decay
     reasons = {
         f"on {mesh.device.type}": mesh.device.type != "cuda",
-        # Captured collectives were only tried on the ranks of one host.
-        "several hosts": int(os.environ.get("LOCAL_WORLD_SIZE", parallel.world_size)) != parallel.world_size,
+        # Captured collectives were only tried on the ranks of one host. Some launchers do not set LOCAL_WORLD_SIZE.
+        "several hosts": int(os.environ.get("LOCAL_WORLD_SIZE", "1")) != parallel.world_size,
         # The state of a generator, which they set, cannot be captured.
         "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
         f"{VARIABLE}=0": os.environ.get(VARIABLE) == "0",

@@ -244,6 +244,9 @@ def test_what_would_be_stale_in_a_graph_is_refused(monkeypatch):
     assert reason(schedule=schedule) == "a weight decay that changes"
     assert reason(optimizer=replace(SETTINGS.optimizer, kind="sgd")) == "the optimizer sgd"
     two = vars(config(SETTINGS.model, micro=4, data=2))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert reason(**two) == "several hosts"  # srun alone sets WORLD_SIZE at most
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert reason(**two) == ""
     dropout = replace(SETTINGS.model, hidden_dropout=0.1)
     assert reason(**vars(config(dropout, tensor=2))) == "dropout of tensor-parallel ranks"
