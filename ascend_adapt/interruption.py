@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import FrameType
 from typing import IO, Any
 
@@ -32,7 +32,7 @@ def exit_code(stopped: KeyboardInterrupt) -> int:
     return 128 + (stopped.number if isinstance(stopped, Interrupted) else signal.SIGINT)
 
 
-@contextmanager
+@contextlib.contextmanager
 def as_exception() -> Iterator[None]:
     """Context in which each of the signals raises Interrupted; after that, the process is expected to end.
 
@@ -63,7 +63,7 @@ def as_exception() -> Iterator[None]:
         _restore(before if raised is None else dict.fromkeys(before, signal.SIG_IGN))
 
 
-@contextmanager
+@contextlib.contextmanager
 def ignored() -> Iterator[None]:
     """Context in which the signals are ignored: for a few milliseconds that must not be interrupted."""
     # Not SIG_IGN: Python reports an error for a pending signal without a handler.
@@ -84,11 +84,13 @@ def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, stdout:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(_CLEANING_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+            # The group may have ended by now: a scheduler signals every process of a job.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+                try:
+                    process.wait(_CLEANING_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
             raise
 
 

@@ -94,6 +94,12 @@ def test_ctrl_c_reaches_such_a_process_once():
         assert process.communicate(timeout=60)[0] == "ended in order\n"
 
 
+def test_a_process_that_has_ended_already_is_no_error(handlers):
+    """A scheduler signals every process of a job."""
+    with interruption.as_exception(), pytest.raises(interruption.Interrupted):
+        interruption.run(["sh", "-c", "sleep 0.3; kill -TERM $PPID"])
+
+
 def test_the_handlers_of_the_caller_return(handlers):
     with interruption.as_exception():
         assert signal.getsignal(signal.SIGTERM) is not handlers[signal.SIGTERM]
