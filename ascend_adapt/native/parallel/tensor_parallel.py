@@ -99,10 +99,11 @@ class ColumnParallelLinear(Declared):
         The caller then computes what is missing, fused with other work.
         """
         added = {"add": self.bias, "detach": None if self.bias is None else self.bias.detach(), "leave": None}[bias]
-        if self.enters:
+        # torch.compile breaks its graph at collectives that run beside other work.
+        if self.enters and not torch.compiler.is_compiling():
             entered: torch.Tensor = _EnterLinear.apply(x, self.weight, added, self.tp)
             return entered
-        return functional.linear(x, self.weight, added)
+        return functional.linear(self.tp.enter(x) if self.enters else x, self.weight, added)
 
 
 class RowParallelLinear(Declared):
@@ -153,16 +154,14 @@ def _all_gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
 def _reduce_scatter(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     """Reduce-scatter [B, S, H] to this rank's shard."""
-    mine, work = _start_reduce_scatter(x, tp)
-    work.wait()
-    return mine
+    return _start_reduce_scatter(x, tp, async_op=False)[0]
 
 
-def _start_reduce_scatter(x: torch.Tensor, tp: TensorParallel) -> tuple[torch.Tensor, Any]:
+def _start_reduce_scatter(x: torch.Tensor, tp: TensorParallel, *, async_op: bool = True) -> tuple[torch.Tensor, Any]:
     """Start to reduce-scatter [B, S, H]; return this rank's shard, which is complete after the work handle's wait."""
     whole = x.transpose(0, tp.axis).contiguous()
     mine = whole.new_empty((whole.shape[0] // tp.size, *whole.shape[1:]))
-    work = collectives.reduce_scatter(mine, whole, tp.group, async_op=True)
+    work = collectives.reduce_scatter(mine, whole, tp.group, async_op=async_op)
     return mine.transpose(0, tp.axis), work
 
 
