@@ -139,7 +139,8 @@ def test_tokens_of_a_language_model_are_no_secrets(text):
 
 
 @pytest.mark.parametrize(
-    "secret", ["token=abc.def", "token: 12-34ab", "token='x2'", "--hub-token 1234567", "token: 0b1c", "token: bearer x9"]
+    "secret",
+    ["token=abc.def", "token: 12-34ab", "token='x2'", "--hub-token 1234567", "token: 0b1c", "token: bearer x9"],
 )
 def test_tokens_that_may_be_secrets_are_left_out(secret):
     hidden = collect.without_secrets(secret)
