@@ -32,7 +32,8 @@ class Callers:
         self.device, self.policy = device, policy
         self.code_bases: list[CudaCodeBase] = []
         self._kinds: dict[tuple[str, str], str] = {}
-        self._brought: set[str] = set(_module_to_run())
+        # The package of `python -m package.module` is imported before ``__main__`` names it.
+        self._brought: set[str] = {to_run()[0].partition(".")[0]} - {""}
 
     def add(self, code_base: CudaCodeBase) -> None:
         """Add a code base declared by a plugin."""
@@ -84,7 +85,7 @@ class Callers:
             return AWARE
         # A script that mentions NPUs chooses its device itself, in all of its modules. Any other module that does may
         # still default to CUDA.
-        script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+        script = file if is_script else getattr(sys.modules.get("__main__"), "__file__", None) or ""
         return AWARE if is_own(name, file) and _NAMES_NPU.search(_source(script)) else CUDA
 
 
@@ -93,15 +94,20 @@ def is_own(name: str, file: str) -> bool:
     return name in _SCRIPT or not _INSTALLED.search(file)
 
 
-def _module_to_run() -> list[str]:
-    """Return the package of ``python -m package.module``: it is imported before ``__main__`` names it."""
+def to_run() -> tuple[str, str]:
+    """Return the module and the script of this process's command line; one of them, or both, are ""."""
     words = iter(sys.orig_argv[1:])
     for word in words:
-        if word == "-m" and not (name := next(words, "")).startswith("ascend_adapt."):
-            return [name.partition(".")[0]]
-        if not word.startswith("-"):
+        if word == "-m":
+            if not (name := next(words, "")).startswith("ascend_adapt."):
+                return name, ""
+        elif word in ("-W", "-X"):
+            next(words, "")
+        elif word == "-c":
             break
-    return []
+        elif not word.startswith("-"):
+            return "", word
+    return "", ""
 
 
 def _is_beside_the_script(file: str) -> bool:

@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .callers import CUDA, Callers, is_own
+from .callers import CUDA, Callers, is_own, to_run
 from .code_base import CudaCodeBase
 
 _MEANS = {"cpu": "the CPU", "npu": "the NPU"}
@@ -77,6 +77,11 @@ class Programs:
             if names and self.callers.says_cuda(names.get("__name__", ""), file, run_as):
                 self._begin(names.get("__name__", ""), file)
                 return
+        # A sitecustomize or a plugin may import torch before the script runs; no import of the script shows that.
+        _, script = to_run()
+        if script and self.callers.says_cuda("__main__", script):
+            self._begin("__main__", script)
+            return
         sys.meta_path.insert(0, self._finder)
 
     def _begin(self, name: str, file: str) -> None:

@@ -40,6 +40,16 @@ def test_a_script_for_a_gpu_trains_and_says_what_was_done(launch, monkeypatch):
     assert "uses CUDA" not in without.stderr
 
 
+def test_torch_may_be_imported_before_the_script(launch, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import torch")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = launch("import torch\nassert torch.cuda.is_available()\nprint(torch.ones(2).cuda().sum())")
+    assert "tensor(2.)" in done.stdout
+    assert "train.py uses CUDA: " in done.stderr
+    aware = launch("import torch\nprint(hasattr(torch, 'npu'), torch.cuda.is_available())")
+    assert "False False" in aware.stdout
+
+
 SYNCHRONIZED = """
 import os, torch
 torch.distributed.init_process_group("nccl")

@@ -80,10 +80,10 @@ def _lacking(script: Path) -> Iterator[tuple[int, str, str]]:
 def _missing_part(module: str, folder: str) -> str:
     """Return the name in Python's error if a module of an installed package is missing, else ""."""
     parts, places = module.split("."), [folder, *sys.path]
-    for number in range(1, len(parts) + 1):
-        name = ".".join(parts[:number])
-        spec = PathFinder.find_spec(name, places)
+    for number, part in enumerate(parts, 1):
+        # By its last part alone: with its parents, a folder without an __init__ is looked up in sys.modules[parent].
+        spec = PathFinder.find_spec(part, places)
         if spec is None:
-            return name if number > 1 else ""
+            return ".".join(parts[:number]) if number > 1 else ""
         places = list(spec.submodule_search_locations or ())
     return ""

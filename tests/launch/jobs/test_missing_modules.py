@@ -57,6 +57,13 @@ def test_what_may_still_be_there_is_not_refused(start, text):
     start(text)
 
 
+def test_folders_without_init_are_packages(start, tmp_path):
+    # As megatron.core.tokenizers.utils in Megatron-LM 0.19.
+    (tmp_path / "deepspeed" / "sequence" / "inner").mkdir(parents=True)
+    (tmp_path / "deepspeed" / "sequence" / "inner" / "part.py").touch()
+    start("import deepspeed.sequence.inner.part\n")
+
+
 def test_the_packages_of_another_interpreter_are_not_judged(start, tmp_path):
     shutil.copy("/bin/true", tmp_path / "python")
     start(SCRIPT, str(tmp_path / "python"))
