@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 import torch
-from emulation.operators import convolution_cases, expert_cases
+from emulation.operators import box_cases, convolution_cases, expert_cases
 from emulation.operators.case import Check
 from torch.nn import functional
 
-CASES = [*expert_cases.CHECKS, *convolution_cases.CHECKS]
+CASES = [*expert_cases.CHECKS, *convolution_cases.CHECKS, *box_cases.CHECKS]
 
 
 def case(function):
