@@ -61,6 +61,16 @@ def apply_adam_takes_beta_to_the_step():
 
 
 @case
+def layer_norm_of_two_dtypes_is_float32():
+    x, y = normal(4, 8), normal(4, 8, seed=1)
+    found, _, _, total = operator("npu_add_layer_norm")(
+        x.half().npu(), y.npu(), torch.ones(8).npu(), torch.zeros(8).npu(), 1e-5, True
+    )
+    torch.testing.assert_close(total.cpu(), x.half() + y)
+    torch.testing.assert_close(found.cpu(), functional.layer_norm(x.half() + y, (8,)))
+
+
+@case
 def apply_adam_w_takes_beta_to_the_step_before():
     wanted, gradients = steps_of(torch.optim.AdamW, weight_decay=0.1)
     var, m, v = normal(5, 4).npu(), torch.zeros(5, 4).npu(), torch.zeros(5, 4).npu()
