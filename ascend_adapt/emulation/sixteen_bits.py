@@ -21,6 +21,7 @@ _IN_FLOAT32 = frozenset(
         *("aten::grid_sampler_2d", "aten::grid_sampler_2d_backward"),
         *("aten::grid_sampler_3d", "aten::grid_sampler_3d_backward"),
         *("aten::_conv_depthwise2d", "aten::slow_conv3d", "aten::slow_conv_dilated2d", "aten::slow_conv_dilated3d"),
+        *("aten::_convolution", "aten::convolution_backward"),
         *("aten::_slow_conv2d_forward", "aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d"),
         *("aten::nll_loss_forward", "aten::nll_loss_backward", "aten::nll_loss2d_forward", "aten::nll_loss2d_backward"),
         *(

@@ -10,6 +10,7 @@ from ascend_adapt.npu_limits import (
     adam,
     batch_norm,
     bmm,
+    boxes,
     casts,
     cross_entropy,
     dropout,
@@ -36,7 +37,7 @@ from ascend_adapt.npu_limits.limit import Limit
 _FAMILIES = (
     *(fusion_attention, ring_attention, masked_softmax, rms_norm, layer_norm, rotary, swiglu, gelu, cross_entropy),
     *(adam, batch_norm, casts, bmm, linear, dropout, transpose, float_status, recurrent, products),
-    *(grouped_matmul, token_permutation, slicing, quantised),
+    *(grouped_matmul, token_permutation, slicing, quantised, boxes),
 )
 
 

@@ -17,6 +17,7 @@ from ascend_adapt.emulation.operators import (
     adam,
     aten_gradients,
     bmm,
+    boxes,
     casts,
     convolution,
     cross_entropy,
@@ -33,6 +34,7 @@ from ascend_adapt.emulation.operators import (
     recurrent,
     ring_attention,
     rms_norm,
+    roi_align,
     rotary,
     slicing,
     swiglu,
@@ -72,6 +74,8 @@ FAMILIES: tuple[ModuleType, ...] = (
     activations,
     convolution,
     sync_batch_norm,
+    boxes,
+    roi_align,
 )
 
 # torch_npu's own code for these is kept: it calls operators that have a kernel here, or reads its own records.

@@ -123,3 +123,26 @@ def fft_c2r_backward(grad: torch.Tensor, dim: list[int], normalization: int) -> 
     if doubled > 0:
         result.narrow(last, 1, doubled).mul_(2)
     return result
+
+
+@kernel("stft_backward")
+def stft_backward(
+    grad_output: torch.Tensor,
+    self: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None,
+    win_length: int | None,
+    window: torch.Tensor | None,
+    normalized: bool,
+    onesided: bool | None,
+    return_complex: bool | None,
+) -> torch.Tensor:
+    """Return the gradient of the signal of a stft without centring, which torch composes of padding and this."""
+    signal = self.detach().requires_grad_()
+    taper = None if window is None else window.detach()
+    sides = {"normalized": normalized, "onesided": onesided, "return_complex": True}
+    with torch.enable_grad():
+        result = torch.stft(signal, n_fft, hop_length, win_length, taper, center=False, **sides)
+    returns_complex = grad_output.is_complex() if return_complex is None else return_complex
+    grad = grad_output if returns_complex else torch.view_as_complex(grad_output.contiguous())
+    return torch.autograd.grad(result, signal, grad)[0]

@@ -27,6 +27,26 @@ def top_k_of_softmax(
     return shares.to(x.dtype), experts.to(torch.int32), rows.to(torch.int32)
 
 
+@kernel("npu_moe_gating_top_k_softmax_v2", needs_a2=True)
+def top_k_of_softmax_v2(
+    x: torch.Tensor, k: int, finished: torch.Tensor | None, renorm: int | None, output_softmax: bool | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return weights [..., K], experts int32, and all probabilities in float32 if ``output_softmax`` without renorm.
+
+    With ``renorm`` the weights are the softmax of the K largest logits. A finished token has expert E.
+    """
+    shares = x.detach().float().softmax(-1)
+    if renorm:
+        logits, experts = _largest(wide(x), k)
+        weights = logits.softmax(-1)
+    else:
+        weights, experts = _largest(shares, k)
+    if finished is not None:
+        experts = experts.masked_fill(finished.unsqueeze(-1), x.shape[-1])
+    everything = shares if output_softmax and not renorm else shares.new_empty(0)
+    return weights.to(x.dtype), experts.to(torch.int32), everything
+
+
 @kernel("npu_moe_gating_top_k", needs_a2=True)
 def top_k(
     x: torch.Tensor,

@@ -187,10 +187,20 @@ def _device(name: str, entry: OperatorKernel, values: dict[str, Any]) -> torch.d
             devices.update((tensor.device, key) for tensor in _tensors(value))
     if not devices and isinstance(values.get("device"), torch.device):
         devices[values["device"]] = "device"
-    if len(devices) != 1 or next(iter(devices)).type != "npu":
-        found = ", ".join(f"{key} on {device}" for device, key in devices.items())
+    npus = sorted(str(device) for device in devices if device.type == "npu")
+    if len(devices) > 1 and npus:
+        others = sorted(str(device) for device in devices if str(device) != npus[0])
+        raise RuntimeError(  # torch's own words, which programs look for
+            f"Expected all tensors to be on the same device, but found at least two devices, {npus[0]} and "
+            f"{others[0]}! (when checking arguments of {name}: {_listed(devices)})"
+        )
+    if not npus:
         raise RuntimeError(
-            f"{name}: {found or 'no tensor on an npu'}, expected all tensors to be on the same device, an npu — "
+            f"{name}: {_listed(devices) or 'no tensor on an npu'}, expected all tensors to be on an npu — "
             "move them there"
         )
     return next(iter(devices))
+
+
+def _listed(devices: dict[torch.device, str]) -> str:
+    return ", ".join(f"{key} on {device}" for device, key in devices.items())

@@ -46,12 +46,16 @@ def add_layer_norm(
     epsilon: float,
     additional_output: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the layer norm of x1 + x2, mean and reciprocal deviation, float32, and x1 + x2 or an empty tensor."""
+    """Return the layer norm of x1 + x2, mean and reciprocal deviation, float32, and x1 + x2 or an empty tensor.
+
+    If x1 and x2 have different dtypes, the norm and the sum are float32.
+    """
+    dtype = x1.dtype if x1.dtype == x2.dtype else torch.float32
     total = wide(x1) + wide(x2)
     mean, rstd = _moments(total, gamma, epsilon)
     y = (total - mean) * rstd * wide(gamma) + wide(beta)
-    sum_of_both = total.to(x1.dtype) if additional_output else total.new_empty(0, dtype=x1.dtype)
-    return y.to(x1.dtype), mean.float(), rstd.float(), sum_of_both
+    sum_of_both = total.to(dtype) if additional_output else total.new_empty(0, dtype=dtype)
+    return y.to(dtype), mean.float(), rstd.float(), sum_of_both
 
 
 @kernel("npu_add_layer_norm_backward", needs_a2=True)

@@ -61,6 +61,14 @@ def test_values_and_gradients_are_the_cpus(call, shapes, dtype):
         assert_within(other, one, 2 * one.abs().max(), (2 * 25 + ELEMENTARY, torch.float32), (4, dtype))
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_weight_gradients_of_convolutions_are_summed_in_float32(groups):
+    ones = torch.ones(4096, 3, 4, 4, dtype=torch.float16, device=NPU)
+    weight = torch.ones(3, 3 // groups, 1, 1, dtype=torch.float16, device=NPU, requires_grad=True)
+    functional.conv2d(ones / 4, weight, groups=groups).backward(ones)
+    assert set(weight.grad.flatten().tolist()) == {4096 * 4 * 4 / 4}  # the CPU's kernel of float16 gets half of it
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.float32])
 def test_a_histogram_of_integers(dtype):
     # transformers' mixtures of experts count each expert's tokens in this way, on every device but the CPU.

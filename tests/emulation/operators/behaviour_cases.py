@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 import torch
-from emulation.operators import convolution_cases, expert_cases
+from emulation.operators import box_cases, convolution_cases, expert_cases
 from emulation.operators.case import Check
 from torch.nn import functional
 
-CASES = [*expert_cases.CHECKS, *convolution_cases.CHECKS]
+CASES = [*expert_cases.CHECKS, *convolution_cases.CHECKS, *box_cases.CHECKS]
 
 
 def case(function):
@@ -58,6 +58,16 @@ def apply_adam_takes_beta_to_the_step():
         results = operator("npu_apply_adam")(*arguments, out=(var, m, v))
         assert results[0] is var
     torch.testing.assert_close(var.cpu(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@case
+def layer_norm_of_two_dtypes_is_float32():
+    x, y = normal(4, 8), normal(4, 8, seed=1)
+    found, _, _, total = operator("npu_add_layer_norm")(
+        x.half().npu(), y.npu(), torch.ones(8).npu(), torch.zeros(8).npu(), 1e-5, True
+    )
+    torch.testing.assert_close(total.cpu(), x.half() + y)
+    torch.testing.assert_close(found.cpu(), functional.layer_norm(x.half() + y, (8,)))
 
 
 @case

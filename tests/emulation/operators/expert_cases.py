@@ -141,6 +141,20 @@ def experts_of_softmax():
     assert counts[-1] == len(rows_of_experts) == TOKENS * CHOICES
 
 
+def experts_of_softmax_with_all_probabilities():
+    x, finished = normal(TOKENS, EXPERTS), torch.tensor([True] + [False] * (TOKENS - 1))
+    given = {"k": CHOICES, "finished": finished.npu(), "output_softmax": True}
+    weights, experts, shares = npu().npu_moe_gating_top_k_softmax_v2(x.npu(), **given)
+    torch.testing.assert_close(shares.cpu(), x.softmax(1))
+    wanted = x.softmax(1).topk(CHOICES)
+    torch.testing.assert_close(weights.cpu(), wanted[0])
+    assert experts.cpu()[1:].equal(wanted[1][1:].int())
+    assert (experts[0] == EXPERTS).all()
+    weights, _, shares = npu().npu_moe_gating_top_k_softmax_v2(x.npu(), renorm=1, **given)
+    torch.testing.assert_close(weights.cpu(), wanted[0] / wanted[0].sum(1, keepdim=True))
+    assert shares.shape == (0,)
+
+
 def experts_of_the_best_groups():
     x = torch.tensor([[9.0, 0, 5, 4], [0, 1, 8, 0]])
     options = {"k_group": 1, "group_count": 2, "group_select_mode": 1}
@@ -178,6 +192,7 @@ CHECKS = [
         grouped_products,
         gradients_of_expert_weights,
         experts_of_softmax,
+        experts_of_softmax_with_all_probabilities,
         experts_of_the_best_groups,
         int8_products,
     )

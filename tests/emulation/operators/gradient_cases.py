@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from emulation.operators import convolution_cases, expert_cases
+from emulation.operators import box_cases, convolution_cases, expert_cases
 from emulation.operators.case import Gradient
 from torch.nn import functional
 
@@ -324,4 +324,5 @@ CASES = [
     *recurrent_cases(),
     *expert_cases.GRADIENTS,
     *convolution_cases.GRADIENTS,
+    *box_cases.GRADIENTS,
 ]

@@ -12,6 +12,7 @@ from ascend_adapt.npu_limits import (
     adam,
     batch_norm,
     bmm,
+    boxes,
     casts,
     cross_entropy,
     dropout,
@@ -475,6 +476,18 @@ def slices_and_integers():
     yield misuse("sizes", "npu_quant_matmul", quantised.INNER, *integers, lambda: npu(2))
 
 
+def overlaps_of_boxes():
+    box = lambda: npu(4, 3, asks=True)  # noqa: E731
+    yield misuse("corners", "npu_giou", boxes.GIOU, box, box)
+
+    def backward():
+        import torch_npu
+
+        torch_npu.npu_diou(box(), box()).sum().backward()
+
+    yield Misuse("npu_diou: a gradient of corners", backward, "npu_diou_backward", boxes.DIOU_BACKWARD)
+
+
 CASES = [
     *attention_arguments(),
     *attention_masks(),
@@ -490,4 +503,5 @@ CASES = [
     *experts(),
     *experts_back(),
     *slices_and_integers(),
+    *overlaps_of_boxes(),
 ]

@@ -1,0 +1,16 @@
+"""Limits of the operators of object detection."""
+
+from __future__ import annotations
+
+from ascend_adapt.npu_limits.limit import Limit, check, document
+
+DIOU_BACKWARD = Limit(
+    "npu_diou",
+    "boxes that need a gradient are xywh (trans is True)",
+    document("（beta）torch_npu-npu_diou.md"),
+)
+GIOU = Limit(
+    "npu_giou",
+    "trans is True, is_cross is False, mode is 0, also without a gradient",
+    check("aclops/GiouKernelNpu.cpp"),
+)
