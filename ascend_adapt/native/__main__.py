@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,13 +25,27 @@ VARIABLE = "ASCEND_ADAPT_NATIVE_CONFIG"
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Train as configured, and write the configuration to the run directory.
+    """Train as configured, and write the configuration to the run directory. Ctrl-C ends it with exit code 130.
 
     Raises:
         ConfigError: the configuration is missing or invalid.
         TrainingError: the run directory is not writable, or as ``loop.train``.
     """
     standard_streams.prepare()
+    try:
+        _train(argv, environ)
+    except KeyboardInterrupt:
+        if environ.get("ASCEND_ADAPT_DEBUG"):
+            raise
+        rank = environ.get("RANK", "0")
+        print(
+            f"ascend_adapt: rank {rank}: interrupted by SIGINT, which saves no checkpoint; SIGTERM does",
+            file=sys.stderr,
+        )
+        sys.exit(128 + signal.SIGINT)
+
+
+def _train(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     config = _configuration(argv, environ)
     run_dir = Path(environ.get("ASCEND_ADAPT_RUN_DIR", config.checkpoint.save or "runs/native"))
     rank = int(environ.get("RANK", "0"))

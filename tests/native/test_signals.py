@@ -8,7 +8,11 @@ import subprocess
 import threading
 
 import pytest
+import yaml
 
+from ascend_adapt.native.__main__ import main
+from ascend_adapt.native.config.yaml_file import to_dict
+from ascend_adapt.native.metrics.run_log import RunLog
 from ascend_adapt.native.signals import SignalHandler
 
 
@@ -84,3 +88,16 @@ def test_in_another_thread_it_does_nothing(handler):
     assert asked == [False]
     os.kill(os.getpid(), signal.SIGTERM)
     assert handler == [1]
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_an_interrupted_run_reports_it_in_one_line(settings, tmp_path, monkeypatch, capsys, debug):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(settings)))
+    monkeypatch.setattr(RunLog, "step", lambda *_: signal.raise_signal(signal.SIGINT))
+    environ = {"ASCEND_ADAPT_RUN_DIR": str(tmp_path), "RANK": "0", "ASCEND_ADAPT_DEBUG": debug}
+    with pytest.raises(KeyboardInterrupt if debug else SystemExit) as ended:
+        main([str(tmp_path / "config.yaml")], environ)
+    if not debug:
+        assert ended.value.code == 130
+        reported = "ascend_adapt: rank 0: interrupted by SIGINT, which saves no checkpoint; SIGTERM does\n"
+        assert capsys.readouterr().err == reported

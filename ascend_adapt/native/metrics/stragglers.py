@@ -28,6 +28,8 @@ SLOW = 1.5
 LEAST_S = {"samples": 2e-3, "mlp": 2e-4}
 LEAST_STEPS = 8
 """A rank is slow if it takes SLOW times the median and LEAST_S seconds more, over LEAST_STEPS steps or more."""
+INTERVALS = 3
+"""Consecutive log intervals in which a rank is slow before it is reported: other work of a host comes and goes."""
 SHARE = 0.1
 """Minimum share of a step that the others wait for a rank that is slow to load its samples."""
 PARTS = {"samples": "loading its samples", "mlp": "the first MLP of a step"}
@@ -47,7 +49,7 @@ class StepTimes:
         self._steps, self._step_s = 0, 0.0
         self._first: Any = None
         self._is_due = False
-        self._warned: set[tuple[str, int]] = set()
+        self._slow_intervals: dict[tuple[str, int], int] = {}
         mlps = (one for decoder in decoders for one in decoder.modules() if isinstance(one, MLP))
         mlp = next(mlps, None) if mesh.parallel.world_size > 1 else None
         self._parts = list(PARTS) if mlp is not None else ["samples"]
@@ -85,18 +87,20 @@ class StepTimes:
         self._samples.clear()
         self._began.clear()
         self._moments.clear()
-        return {
+        reports = {
             part: StragglerReport.of([times[number] for times in gathered]) for number, part in enumerate(self._parts)
         }
+        slow = [(part, one.slowest) for part, one in reports.items() if self._is_slow(part, one)]
+        self._slow_intervals = {key: self._slow_intervals.get(key, 0) + 1 for key in slow}
+        return reports
 
     def warnings(self, iteration: int, reports: Mapping[str, StragglerReport]) -> list[str]:
-        """Return a warning for each part in which a rank is newly slow."""
-        slow = {(part, one.slowest): one for part, one in reports.items() if self._is_slow(part, one)}
-        new, self._warned = {key: one for key, one in slow.items() if key not in self._warned}, set(slow)
+        """Return a warning for each part in which a rank has now been slow for INTERVALS reports."""
         return [
             f"warning: iteration {iteration}: rank {rank} is slow in {PARTS[part]}: {one.most * 1e3:.2f} ms, the "
             f"median of the ranks is {one.median * 1e3:.2f} ms, the least {one.least * 1e3:.2f} ms"
-            for (part, rank), one in new.items()
+            for part, one in reports.items()
+            if self._slow_intervals.get((part, rank := one.slowest)) == INTERVALS
         ]
 
     def _is_slow(self, part: str, one: StragglerReport) -> bool:

@@ -51,32 +51,43 @@ def test_untimed_parts_are_not_reported():
     assert list(times([(1.0, 0.0)] * 3).report()) == ["samples"]
 
 
-def test_slow_rank_is_named_once():
-    mine = times([(1e-3, 0.0), (80e-3, 0.0), (1e-3, 0.0)])
+def interval(mine, steps=8):
+    """Return the warnings of a log interval; the loop asks for them after every step, mostly without a report."""
+    found = []
+    for _ in range(steps - 1):
+        mine.step(1e-3)
+        found += mine.warnings(9, {})
+    mine.step(1e-3)
+    return found + mine.warnings(10, mine.report())
 
-    def interval(steps):
-        for _ in range(steps):
-            mine.step(1e-3)
-        return mine.warnings(10, mine.report())
 
-    assert interval(4) == []  # too few steps
-    assert interval(8) == [
+def test_slow_rank_is_named_once_it_stays_slow():
+    usual, slow = (1e-3, 0.0), (80e-3, 0.0)
+    mine = times([usual, slow, usual])
+    assert [interval(mine, 4) for _ in range(3)] == [[]] * 3  # too few steps
+    warning = (
         "warning: iteration 10: rank 2 is slow in loading its samples: 80.00 ms, the median of the ranks is 1.00 ms, "
         "the least 1.00 ms"
-    ]
-    assert interval(8) == []
-    mine._group.others[1] = (1e-3, 0.0)
-    assert interval(8) == []
-    mine._group.others[1] = (80e-3, 0.0)
-    assert len(interval(8)) == 1
+    )
+    assert [interval(mine) for _ in range(8)] == [[], [], [warning], *[[]] * 5]
+    mine._group.others[1] = usual
+    assert interval(mine) == []
+    mine._group.others[1] = slow
+    assert [interval(mine) for _ in range(3)] == [[], [], [warning]]
+
+
+def test_ranks_that_are_slow_in_turn_are_not_reported():
+    """Other work of the host: each interval it is another rank."""
+    mine, others = times([]), [(1e-3, 0.0)] * 3
+    for slow in (0, 1, 2, 0, 0, 1, 2, 2):
+        mine._group.others = [*others[:slow], (80e-3, 0.0), *others[slow + 1 :]]
+        assert interval(mine) == []
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(1.4e-3, 0), (2.9e-3, 0), (3.1e-3, 1)])
 def test_small_difference_is_not_reported(seconds, lines):
     mine = times([(1e-3, 0.0), (1e-3, 0.0), (seconds, 0.0)])
-    for _ in range(8):
-        mine.step(1e-3)
-    assert len(mine.warnings(8, mine.report())) == lines
+    assert sum(len(interval(mine)) for _ in range(3)) == lines
 
 
 @pytest.mark.parametrize(("step_s", "lines"), [(0.7, 1), (0.9, 0)])
@@ -85,9 +96,7 @@ def test_small_share_of_a_step_is_not_reported(monkeypatch, step_s, lines):
     clock = itertools.count(0, step_s)
     monkeypatch.setattr("ascend_adapt.native.metrics.stragglers.time.perf_counter", lambda: next(clock))
     mine = times([(1e-3, 0.0), (80e-3, 0.0), (1e-3, 0.0)])
-    for _ in range(8):
-        mine.step(1e-3)
-    assert len(mine.warnings(8, mine.report())) == lines
+    assert sum(len(interval(mine)) for _ in range(3)) == lines
 
 
 def test_one_rank_is_not_timed():
