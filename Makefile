@@ -58,7 +58,7 @@ IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 SUITE := --pyargs ascend_adapt.testing
 
 test:
-	@echo "make test: installs, then style, types, the site, every test in $(WORKERS) processes, and the conformance suite; about 18 minutes on two quiet cores"
+	@echo "make test: installs, then style, types, the site, every test in $(WORKERS) processes, and the conformance suite; about 15 minutes on two quiet cores"
 	$(MAKE) install
 	$(MAKE) --jobs 2 types .nox/deepspeed-0.9.2.installed docs style .triton/.installed
 	$(BIN)/python -m pytest $(IN_PARALLEL)
