@@ -89,7 +89,7 @@ def test_a_change_that_fails_is_not_combined_and_nothing_fits(tried):
         "GiB",
         "recomputed",
         "moved",
-        "a",
+        "per",
         "step",
     ]
     assert "(as given)" in table[1]
