@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.gpu import command_line
 from bench.gpu.rows import ROWS, Row
 
 SLACK = 4
@@ -39,10 +40,8 @@ def measured(row: Row, card: int | None) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         return {"failed": f"stopped after {limit:g} s, its estimate times {SLACK}"}
-    lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-    if ended.returncode or not lines:
-        return {"failed": ended.stderr[-1500:].strip() or f"exit code {ended.returncode}"}
-    return {**json.loads(lines[-1]), "row_s": round(time.monotonic() - began)}
+    found = command_line.result(ended.stdout, ended.stderr, ended.returncode)
+    return found if "failed" in found else {**found, "row_s": round(time.monotonic() - began)}
 
 
 def jobs(results: Results) -> Table:
@@ -105,21 +104,8 @@ def chart(results: Results, path: Path) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the options."""
-    total = sum(row.seconds for row in ROWS.values())
-    listed = ", ".join(f"{name} ({row.seconds} s)" for name, row in ROWS.items())
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--rows", type=_names, default=[], help=f"comma-separated names: {listed}; {total} s in all")
-    made.add_argument("--minutes", type=float, default=9.5, help="start no row whose estimated end is later")
-    made.add_argument("--tiny", action="store_true", help="the smallest shapes on the CPU")
-    made.add_argument("--into", type=Path, default=Path("runs/bench-gpu"), help="folder of results.json and chart.png")
-    return made
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in ROWS]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected names of {', '.join(ROWS)}")
-    return names
+    seconds = {name: row.seconds for name, row in ROWS.items()}
+    return command_line.parser(__doc__, seconds, "runs/bench-gpu", "the smallest shapes on the CPU")
 
 
 def main() -> None:

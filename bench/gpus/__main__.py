@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.gpu import command_line
 from bench.gpus.rows import ROWS, Row
 
 SLACK = 3
@@ -55,10 +56,8 @@ def measured(
         end(job)
         job.communicate()
         return {"failed": f"stopped after {limit:g} s, its estimate times {SLACK}"}
-    lines = [line for line in printed.splitlines() if line.startswith("{")]
-    if job.returncode or not lines:
-        return {"failed": errors[-1500:].strip() or f"exit code {job.returncode}"}
-    return {**json.loads(lines[-1]), "row_s": round(time.monotonic() - began)}
+    found = command_line.result(printed, errors, job.returncode)
+    return found if "failed" in found else {**found, "row_s": round(time.monotonic() - began)}
 
 
 def end(job: subprocess.Popen[str]) -> None:
@@ -117,20 +116,8 @@ def losses(results: Results) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the options."""
-    listed = ", ".join(f"{name} ({row.seconds} s)" for name, row in ROWS.items())
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--rows", type=_names, default=[], help=f"names with commas: {listed}")
-    made.add_argument("--minutes", type=float, default=9.5, help="start no row whose estimate ends later")
-    made.add_argument("--tiny", action="store_true", help="the smallest shape on CPU ranks")
-    made.add_argument("--into", type=Path, default=Path("runs/bench-gpus"), help="folder of results.json")
-    return made
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in ROWS]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected names of {', '.join(ROWS)}")
-    return names
+    seconds = {name: row.seconds for name, row in ROWS.items()}
+    return command_line.parser(__doc__, seconds, "runs/bench-gpus", "the smallest shape on CPU ranks")
 
 
 def main() -> None:

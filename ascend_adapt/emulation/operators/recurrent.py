@@ -38,7 +38,7 @@ def lstm(
 
     ``weight`` [I + H, 4H] and ``bias`` [4H] hold the gates in torch's order: input, forget, cell (j), output.
     """
-    limits.DROPOUT.require(not (train and dropout and num_layers > 1), f"dropout is {dropout} in {num_layers} layers")
+    _require_no_dropout(train, dropout, num_layers)
     limits.DIRECTION.require(not (flag_seq or direction), f"flag_seq is {flag_seq}, direction is {direction}")
     _require_fit(input, weight, bias, h, c)
     return _lstm(input, weight, bias, h, c)
@@ -89,7 +89,7 @@ def lstm_of_packed_sequences(
 
     With ``direction`` the steps run backwards. ``batch_sizes`` [T] has the number of sequences that have a step.
     """
-    limits.DROPOUT.require(not (train and dropout and num_layers > 1), f"dropout is {dropout} in {num_layers} layers")
+    _require_no_dropout(train, dropout, num_layers)
     _require_fit(input, weight, bias, h, c)
     found = _lstm_of_packed(batch_sizes, direction, *map(wide, (input, weight, bias, h, c)))
     return tuple(one.to(input.dtype) for one in found)
@@ -195,7 +195,7 @@ def gru(
     ``weight_input`` [I, 3H] and ``weight_hidden`` [H, 3H] hold reset, update and new state, in torch's order. Each
     result is [T, B, H].
     """
-    limits.DROPOUT.require(not (train and dropout and num_layers > 1), f"dropout is {dropout} in {num_layers} layers")
+    _require_no_dropout(train, dropout, num_layers)
     both = torch.cat((weight_input, weight_hidden))
     _require_fit(input, both, bias_input, hx, gates=3)
     h, steps = wide(hx).reshape(input.shape[1], -1), []
@@ -250,6 +250,10 @@ def gru_backward(
         dh.reshape(hx.shape),
     )
     return tuple(one.to(input.dtype) for one in results)
+
+
+def _require_no_dropout(train: bool, dropout: float, num_layers: int) -> None:
+    limits.DROPOUT.require(not (train and dropout and num_layers > 1), f"dropout is {dropout} in {num_layers} layers")
 
 
 def _lstm(
