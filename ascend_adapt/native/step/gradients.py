@@ -27,15 +27,14 @@ class Norms:
     def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
         """Return the norms of tensors, one per parameter."""
         # By dtype: torch takes tensors of several dtypes one by one.
-        groups: dict[torch.dtype, list[tuple[Placed, torch.Tensor]]] = {}
-        for pair in there:
-            groups.setdefault(pair[1].dtype, []).append(pair)
+        parameters: list[Placed] = []
         norms: list[torch.Tensor] = []
-        for dtype, group in groups.items():
+        for places in by_dtype([tensor for _, tensor in there]):
+            group = [there[place] for place in places]
             # The norm of a 16-bit tensor has its dtype unless asked otherwise: three digits.
-            wide = {"dtype": torch.float32} if dtype.itemsize == 2 else {}
+            wide = {"dtype": torch.float32} if group[0][1].element_size() == 2 else {}
             norms += torch._foreach_norm([tensor for _, tensor in group], **wide)
-        parameters = [one for group in groups.values() for one, _ in group]
+            parameters += [one for one, _ in group]
         return cls(parameters, torch.stack(norms).float() if norms else torch.zeros(0))
 
     def not_finite(self) -> tuple[str, ...]:
