@@ -66,7 +66,7 @@ test:
 
 # For the loop while coding: what starts few processes and needs .venv alone. FAST=tests/plugins runs something else.
 FAST ?= $(wildcard tests/test_*.py) tests/patches tests/runtime tests/recipes tests/launch/placement \
-    tests/launch/test_request.py tests/native/config tests/native/model tests/native/samples tests/native/metrics \
+    tests/launch/test_request.py tests/config tests/native/model tests/native/samples tests/native/metrics \
     tests/kernels --ignore tests/kernels/test_triton.py
 test-fast: install
 	$(BIN)/python -m pytest -q $(IN_PARALLEL) $(FAST)

@@ -26,8 +26,8 @@ import torch
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.dialects import deepspeed_writing
 from ascend_adapt.checkpoint.writing import Output
+from ascend_adapt.config.model_config import Model
 from ascend_adapt.convert.conversion import Request, convert
-from ascend_adapt.native.config.model_config import Model
 
 NEOX_20B = Model(
     vocab_size=50277,

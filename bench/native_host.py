@@ -71,8 +71,8 @@ def measure() -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
-    if find_spec("ascend_adapt.native.config.buckets"):  # older checkouts lack it
-        import_module("ascend_adapt.native.config.buckets").BUCKET = 17_000  # five blocks, as of GPT-2 345M
+    if find_spec("ascend_adapt.config.buckets"):  # older checkouts lack it
+        import_module("ascend_adapt.config.buckets").BUCKET = 17_000  # five blocks, as of GPT-2 345M
     return {name: median_seconds(kind) for name, kind in KINDS.items()}
 
 

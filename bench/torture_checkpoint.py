@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from native.small_models import config
 
+from ascend_adapt.config.train_config import Checkpoint
 from ascend_adapt.native.checkpoint.folder import CheckpointFolder
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
 from ascend_adapt.native.checkpoint.state import TrainState, model_state, optimizer_state
-from ascend_adapt.native.config.train_config import Checkpoint
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Trainer
 

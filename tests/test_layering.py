@@ -30,10 +30,12 @@ MAY_IMPORT = {
     "ascend_adapt.data": {"ascend_adapt.interruption", "ascend_adapt.probe", "ascend_adapt.terminal"},
     "ascend_adapt.emulation": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
     "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
+    "ascend_adapt.config": {"ascend_adapt.data.json_lines", "ascend_adapt.extensions"},
     "ascend_adapt.native": {
         "ascend_adapt.alignment.updates",
         "ascend_adapt.bounded_yaml",
         "ascend_adapt.checkpoint",
+        "ascend_adapt.config",
         "ascend_adapt.data",
         "ascend_adapt.extensions",
         "ascend_adapt.kernels",
@@ -41,12 +43,13 @@ MAY_IMPORT = {
         "ascend_adapt.standard_streams",
     },
     "ascend_adapt.problems": {"ascend_adapt.bounded_yaml", "ascend_adapt.probe", "ascend_adapt.runtime"},
-    "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.extensions", "ascend_adapt.native.config"},
-    "ascend_adapt.checkpoint": {"ascend_adapt.bounded_yaml", "ascend_adapt.native.config", "ascend_adapt.recipes"},
+    "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.extensions", "ascend_adapt.config"},
+    "ascend_adapt.checkpoint": {"ascend_adapt.bounded_yaml", "ascend_adapt.config", "ascend_adapt.recipes"},
     "ascend_adapt.audit": {"ascend_adapt.interruption", "ascend_adapt.patches", "ascend_adapt.probe"},
-    "ascend_adapt.convert": {"ascend_adapt.checkpoint", "ascend_adapt.native"},
+    "ascend_adapt.convert": {"ascend_adapt.checkpoint", "ascend_adapt.config", "ascend_adapt.native"},
     "ascend_adapt.evaluation": {
         "ascend_adapt.checkpoint",
+        "ascend_adapt.config",
         "ascend_adapt.data",
         "ascend_adapt.interruption",
         "ascend_adapt.native",
@@ -78,7 +81,7 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.launch.request",
         "ascend_adapt.launch.placement.hostfile",
-        "ascend_adapt.native.config",
+        "ascend_adapt.config",
         "ascend_adapt.native.samples.preflight",
         "ascend_adapt.probe",
         "ascend_adapt.problems",
@@ -147,11 +150,16 @@ MAY_IMPORT.update(
 WITHOUT_TORCH = [
     f"ascend_adapt.native.{name}"
     for name in (
-        *("config", "metrics.log_formats", "metrics.step_metrics"),
+        *("metrics.log_formats", "metrics.step_metrics"),
         *("samples.preflight", "samples.token_files", "samples.glm_text", "samples.cloze_examples"),
     )
 ]
-MAY_IMPORT.update({name: {"ascend_adapt.data", "ascend_adapt.extensions", *WITHOUT_TORCH} for name in WITHOUT_TORCH})
+MAY_IMPORT.update(
+    {
+        name: {"ascend_adapt.config", "ascend_adapt.data", "ascend_adapt.extensions", *WITHOUT_TORCH}
+        for name in WITHOUT_TORCH
+    }
+)
 # What records inside a rank; the rest of alignment, which compares, needs no torch.
 RECORDING_WITH_TORCH = {
     f"ascend_adapt.alignment.{name}"
@@ -198,8 +206,8 @@ FLOORS = {
             "runtime",
             "problems",
             "",
-            # Pure data, which the trainer and what translates into it share.
-            "native.config",
+            # Pure data, which the trainer and the recipes share.
+            "config",
             "recipes",
             "checkpoint",
             "native",
@@ -349,7 +357,7 @@ def test_imports_only_what_its_layer_may(path):
         ("ascend_adapt.kernels.operators.attention", "import torch"),
         ("ascend_adapt.kernels.operators.attention._npu", "import torch_npu"),
         ("ascend_adapt.kernels.operators.attention._npu", "from ascend_adapt.patches.judge import gate"),
-        ("ascend_adapt.native.config.train_config", "def f():\n    import torch"),
+        ("ascend_adapt.config.train_config", "def f():\n    import torch"),
         ("ascend_adapt.native.step.trainer", "import deepspeed"),
         ("ascend_adapt.native.step.trainer", "from ascend_adapt import runtime"),
         ("ascend_adapt.recipes.neox", "import torch"),

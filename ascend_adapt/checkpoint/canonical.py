@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ascend_adapt.checkpoint.qkv import Heads
-from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.config.model_config import Model
 
 WORDS, POSITIONS, HEAD = "embedding.words.weight", "embedding.positions.weight", "head.weight"
 BLOCK_POSITIONS = "embedding.block_positions.weight"

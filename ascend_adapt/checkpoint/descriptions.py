@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.checkpoint.torch_files import StandIn
+from ascend_adapt.config.model_config import Model
+from ascend_adapt.config.train_config import Parallel
 from ascend_adapt.errors import CheckpointError, ConfigError
-from ascend_adapt.native.config.model_config import Model
-from ascend_adapt.native.config.train_config import Parallel
 from ascend_adapt.recipes import megatron, megatron_model, neox, neox_model
 from ascend_adapt.recipes.neox_files import read_files
 from ascend_adapt.recipes.options import Options, Version, version

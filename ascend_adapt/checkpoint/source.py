@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from ascend_adapt.checkpoint.canonical import Parameter, parameters
+from ascend_adapt.config.model_config import Model
 from ascend_adapt.errors import CheckpointError
-from ascend_adapt.native.config.model_config import Model
 
 Tensors = Sequence[torch.Tensor]
 _BUFFERS = ("inv_freq", "attention.bias", "attn.bias", "masked_bias", "_extra_state")

@@ -18,7 +18,7 @@ import torch
 from ascend_adapt.checkpoint.canonical import HEAD, QUERY_KEY_VALUE, ROW_PARALLEL, WORDS, heads, local_name, parameters
 from ascend_adapt.checkpoint.qkv import reordered
 from ascend_adapt.checkpoint.source import Rule, Tensors
-from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.config.model_config import Model
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from ascend_adapt.checkpoint.canonical import HEAD, WORDS, parameters
 from ascend_adapt.checkpoint.source import Rule, RuleReader, Source, Tensors, is_buffer, refuse_leftover
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.torch_files import load_torch_dict
+from ascend_adapt.config.model_config import Model
 from ascend_adapt.errors import CheckpointError
-from ascend_adapt.native.config.model_config import Model
 
 # Names of all code bases and their versions: none uses one name for two different parameters.
 _INSIDE_A_BLOCK = {

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ascend_adapt.config.model_config import Model
+from ascend_adapt.config.partition import balanced_stages
+from ascend_adapt.config.yaml_file import model_from_dict
 from ascend_adapt.errors import CheckpointError
-from ascend_adapt.native.config.model_config import Model
-from ascend_adapt.native.config.partition import balanced_stages
-from ascend_adapt.native.config.yaml_file import model_from_dict
 
 DESCRIPTION = "ascend_adapt_model"
 """Key of the model description in the files that we write, next to upstream's own keys."""

@@ -16,11 +16,11 @@ from ascend_adapt.checkpoint.hugging_face import files as hugging_face
 from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary, with_rows
 from ascend_adapt.checkpoint.writing import Output
+from ascend_adapt.config.model_config import Model
+from ascend_adapt.config.partition import padded
 from ascend_adapt.convert.output_folder import UNVERIFIED, check_sums, publish, unfinished
 from ascend_adapt.convert.verification import TOLERANCE, Verification, verify
 from ascend_adapt.errors import CheckpointError
-from ascend_adapt.native.config.model_config import Model
-from ascend_adapt.native.config.partition import padded
 
 _WRITERS: Mapping[str, Callable[[Output, Path], object]] = {
     "hf": hugging_face.write,

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from ascend_adapt.checkpoint.canonical import HEAD, WORDS
-from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.config.model_config import Model
 from ascend_adapt.native.model.decoder import Embedding
 from ascend_adapt.native.model.layers import AttentionContext, Norm, TransformerBlock, rotary_tables
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel

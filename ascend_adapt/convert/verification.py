@@ -17,9 +17,9 @@ import torch
 
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.source import Source
+from ascend_adapt.config.model_config import Model
 from ascend_adapt.convert.native_logits import native_logits
 from ascend_adapt.errors import CheckpointError, one_line
-from ascend_adapt.native.config.model_config import Model
 
 TOLERANCE = 1e-5
 """Tolerated difference of logits, relative to the largest logit: fp32 rounding accumulated over a model's layers."""

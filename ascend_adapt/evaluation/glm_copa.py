@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.config.glm_config import CHOICES, Cloze
 from ascend_adapt.data.json_lines import read_rows
 from ascend_adapt.errors import DataError
 from ascend_adapt.evaluation.copa import KEYS
 from ascend_adapt.evaluation.glm_run import GlmRun
 from ascend_adapt.evaluation.language_model import LanguageModel
-from ascend_adapt.native.config.glm_config import CHOICES, Cloze
 from ascend_adapt.native.finetuning.cloze_batches import collate
 from ascend_adapt.native.finetuning.objective import ClozeObjective
 from ascend_adapt.native.finetuning.patterns import Pattern, pattern_of

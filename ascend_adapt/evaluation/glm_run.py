@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.checkpoint.source import Source
+from ascend_adapt.config.glm_config import Cloze, GlmVocabulary
+from ascend_adapt.config.yaml_file import cloze_from_dict
 from ascend_adapt.data.glm_tokenizer import GlmTokenizer
 from ascend_adapt.errors import DataError, SettingsError
 from ascend_adapt.evaluation.text import TokenizerOptions
-from ascend_adapt.native.config.glm_config import Cloze, GlmVocabulary
-from ascend_adapt.native.config.yaml_file import cloze_from_dict
 from ascend_adapt.native.samples.glm_text import load_vocabulary
 
 _MASKS_BY_EXTRA_IDS = {0: (False, False), 1: (False, True), 2: (True, False), 3: (True, True)}

@@ -15,9 +15,9 @@ from torch import nn
 from ascend_adapt.checkpoint.detection import open_checkpoint
 from ascend_adapt.checkpoint.source import Given, Source
 from ascend_adapt.checkpoint.vocabulary_rows import is_vocabulary
+from ascend_adapt.config.train_config import Model, Parallel
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.train_config import Model, Parallel
 from ascend_adapt.native.generation.inference_model import InferenceModel
 from ascend_adapt.native.model.decoder import Decoder
 from ascend_adapt.native.model.initialisation import part

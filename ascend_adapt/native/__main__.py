@@ -16,10 +16,10 @@ from pathlib import Path
 import yaml
 
 from ascend_adapt import bounded_yaml, standard_streams
+from ascend_adapt.config.train_config import TrainConfig
+from ascend_adapt.config.yaml_file import from_dict, to_dict
 from ascend_adapt.errors import ConfigError, TrainingError, one_line
 from ascend_adapt.native.checkpoint.folder import write_durably
-from ascend_adapt.native.config.train_config import TrainConfig
-from ascend_adapt.native.config.yaml_file import from_dict, to_dict
 
 VARIABLE = "ASCEND_ADAPT_NATIVE_CONFIG"
 

@@ -13,6 +13,9 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from ascend_adapt.config.batches import batch_at, samples_from
+from ascend_adapt.config.schedules import learning_rate, weight_decay
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.errors import DataError, TrainingError
 from ascend_adapt.native import device as devices
 from ascend_adapt.native.checkpoint import state
@@ -20,9 +23,6 @@ from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
 from ascend_adapt.native.checkpoint.save_lock import SaveLock
 from ascend_adapt.native.checkpoint.state import TrainState
-from ascend_adapt.native.config.batches import batch_at, samples_from
-from ascend_adapt.native.config.schedules import learning_rate, weight_decay
-from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.generation.training_samples import TextSample, TextSampler
 from ascend_adapt.native.metrics.anomalies import AnomalyDetector
 from ascend_adapt.native.metrics.profiler import Profiler

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ascend_adapt import extensions
+from ascend_adapt.config.train_config import LOG_FORMATS
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import LOG_FORMATS
 from ascend_adapt.recipes.options import Options, Version, choose_version
 
 SCHEDULE_OPTIONS = ("override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler")

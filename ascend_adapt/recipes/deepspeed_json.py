@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt.config.train_config import LossScale
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import LossScale
 
 # Keys that a recipe reads; keys without effect on a step; known keys of unsupported features.
 _USED = """

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.batches import resolve_batch
-from ascend_adapt.native.config.glm_config import CHOICES, Cloze, GlmVocabulary
-from ascend_adapt.native.config.partition import balanced_stages, padded
-from ascend_adapt.native.config.train_config import (
+from ascend_adapt.config.batches import resolve_batch
+from ascend_adapt.config.glm_config import CHOICES, Cloze, GlmVocabulary
+from ascend_adapt.config.partition import balanced_stages, padded
+from ascend_adapt.config.train_config import (
     Batch,
     Checkpoint,
     Init,
@@ -29,6 +28,7 @@ from ascend_adapt.native.config.train_config import (
     Schedule,
     TrainConfig,
 )
+from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes import deepspeed_json, glm_samples
 from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule, take_own_options
 from ascend_adapt.recipes.glm_ignored import IGNORED, IN_FINETUNING, IN_PRETRAINING

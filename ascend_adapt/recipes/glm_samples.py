@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ascend_adapt.config.glm_config import MULTI_TOKEN, BlankInfilling, Cloze, GlmVocabulary
+from ascend_adapt.config.train_config import Batch, Data
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.glm_config import MULTI_TOKEN, BlankInfilling, Cloze, GlmVocabulary
-from ascend_adapt.native.config.train_config import Batch, Data
 from ascend_adapt.recipes.options import Options
 
 LANGUAGE_MODELS = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "lid.176.bin")

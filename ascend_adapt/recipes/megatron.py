@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.batches import check_rampup, iterations_for, resolve_batch
-from ascend_adapt.native.config.partition import balanced_stages, even_stages
-from ascend_adapt.native.config.train_config import (
+from ascend_adapt.config.batches import check_rampup, iterations_for, resolve_batch
+from ascend_adapt.config.partition import balanced_stages, even_stages
+from ascend_adapt.config.train_config import (
     Batch,
     Checkpoint,
     Data,
@@ -24,6 +23,7 @@ from ascend_adapt.native.config.train_config import (
     Precision,
     TrainConfig,
 )
+from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule, take_own_options
 from ascend_adapt.recipes.megatron_ignored import IGNORED

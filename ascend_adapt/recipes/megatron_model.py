@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
+from ascend_adapt.config.partition import padded
+from ascend_adapt.config.train_config import Init, Model, Parallel
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.partition import padded
-from ascend_adapt.native.config.train_config import Init, Model, Parallel
 from ascend_adapt.recipes.options import Options
 from ascend_adapt.recipes.vocabulary import Vocabulary
 

@@ -6,8 +6,8 @@ megatron/core/optimizer_param_scheduler.py.
 
 from __future__ import annotations
 
+from ascend_adapt.config.train_config import Batch, Schedule
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import Batch, Schedule
 from ascend_adapt.recipes.options import Options
 
 

@@ -11,10 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.batches import resolve_batch
-from ascend_adapt.native.config.partition import balanced_stages
-from ascend_adapt.native.config.train_config import (
+from ascend_adapt.config.batches import resolve_batch
+from ascend_adapt.config.partition import balanced_stages
+from ascend_adapt.config.train_config import (
     Batch,
     Checkpoint,
     Data,
@@ -22,6 +21,7 @@ from ascend_adapt.native.config.train_config import (
     Parallel,
     TrainConfig,
 )
+from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes import deepspeed_json, neox_optimizer
 from ascend_adapt.recipes.command_line import OwnOptions, resume_schedule, take_own_options
 from ascend_adapt.recipes.neox_files import converted, parsed, read_files

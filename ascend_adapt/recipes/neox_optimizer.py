@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ascend_adapt.config.train_config import OptimizerConfig, Precision, Schedule
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import OptimizerConfig, Precision, Schedule
 from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.neox_files import converted
 from ascend_adapt.recipes.options import Options, Version

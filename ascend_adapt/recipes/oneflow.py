@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.batches import resolve_batch
-from ascend_adapt.native.config.partition import even_stages, padded
-from ascend_adapt.native.config.train_config import (
+from ascend_adapt.config.batches import resolve_batch
+from ascend_adapt.config.partition import even_stages, padded
+from ascend_adapt.config.train_config import (
     Batch,
     Checkpoint,
     Data,
@@ -27,6 +26,7 @@ from ascend_adapt.native.config.train_config import (
     Schedule,
     TrainConfig,
 )
+from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule, take_own_options
 from ascend_adapt.recipes.options import UNKNOWN, Options
 from ascend_adapt.recipes.parallel_sizes import check_ranks, tensor_and_pipeline

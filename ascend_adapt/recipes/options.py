@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from ascend_adapt.config.checks import Problems
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.checks import Problems
-from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.recipes.same_options import same_options
 
 _RECORDED = Path(__file__).with_name("upstream")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.config.train_config import TrainConfig
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Train one side in this process; return medians and peak memory."""
     import torch
 
+    from ascend_adapt.config.flops import model_flops
     from ascend_adapt.native import device as devices
-    from ascend_adapt.native.config.flops import model_flops
 
     if options.tiny:
         options.shape = "tiny-neox" if SHAPES[options.shape].neox else "tiny"

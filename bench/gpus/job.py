@@ -117,8 +117,8 @@ def measure_rank(options: argparse.Namespace) -> dict[str, Any]:
     """Train on this rank; return its times and memory."""
     import torch
 
+    from ascend_adapt.config.flops import model_flops
     from ascend_adapt.native import device as devices
-    from ascend_adapt.native.config.flops import model_flops
 
     clock = TracedClock(options.steps, options.warm_up, on_gpu=devices.of_this_rank().type == "cuda")
     config = config_of(options)

@@ -9,7 +9,7 @@ import torch
 
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.writing import Output
-from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.config.model_config import Model
 
 GPT2 = Model(
     vocab_size=90,

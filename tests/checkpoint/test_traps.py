@@ -13,8 +13,8 @@ from ascend_adapt.checkpoint import merge_qkv, split_qkv
 from ascend_adapt.checkpoint.detection import open_checkpoint
 from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron
 from ascend_adapt.checkpoint.vocabulary_rows import with_rows
+from ascend_adapt.config.partition import padded
 from ascend_adapt.errors import CheckpointError
-from ascend_adapt.native.config.partition import padded
 
 HEADS, DIM = 4, 8
 WEIGHT = "layers.0.attention.query_key_value.weight"

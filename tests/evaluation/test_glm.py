@@ -11,10 +11,10 @@ import yaml
 from native import glm_cases
 
 from ascend_adapt import cli
+from ascend_adapt.config.yaml_file import to_dict
 from ascend_adapt.evaluation.glm_run import GlmRun
 from ascend_adapt.evaluation.language_model import LanguageModel
 from ascend_adapt.evaluation.text import TokenizerOptions
-from ascend_adapt.native.config.yaml_file import to_dict
 from ascend_adapt.native.generation.blank_filling import fill
 from ascend_adapt.native.generation.generation import Sampling
 from ascend_adapt.native.parallel import mesh

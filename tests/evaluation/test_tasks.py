@@ -13,12 +13,12 @@ import torch
 from evaluation.conftest import CONTEXT
 
 from ascend_adapt import cli
+from ascend_adapt.config.train_config import Parallel
 from ascend_adapt.errors import CheckpointError
 from ascend_adapt.evaluation import lambada
 from ascend_adapt.evaluation.language_model import LanguageModel
 from ascend_adapt.evaluation.scoring import score
 from ascend_adapt.evaluation.text_perplexity import windows
-from ascend_adapt.native.config.train_config import Parallel
 from ascend_adapt.native.parallel.mesh import Mesh
 
 TOKENIZER = ["--tokenizer-type", "CharLevelTokenizer", "--device", "cpu"]

@@ -125,8 +125,8 @@ def test_neox(file, layout, layers, total):
 
 
 def test_the_20b_model_has_the_parameters_that_were_released():
-    from ascend_adapt.native.config.memory_estimate import total_parameters
-    from ascend_adapt.native.config.yaml_file import from_dict
+    from ascend_adapt.config.memory_estimate import total_parameters
+    from ascend_adapt.config.yaml_file import from_dict
 
     run = ["ascend-run", "--device", "cpu", "--native", "neox", "-d", str(EXAMPLES / "gpt_neox"), "20B"]
     plan = dry_run(*run, "--vocab-size", "50277", "--dry-run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ascend_adapt.native.config.train_config import (
+from ascend_adapt.config.train_config import (
     Batch,
     Checkpoint,
     Data,

@@ -16,8 +16,8 @@ import torch
 from native.small_models import GPT2, LENGTH, MODELS, Case, Results, config, train
 from native.training_bounds import apart
 
+from ascend_adapt.config.train_config import Data
 from ascend_adapt.data.token_index import write_index
-from ascend_adapt.native.config.train_config import Data
 from ascend_adapt.native.parallel import mesh as meshes
 
 HERE = Path(__file__).parent

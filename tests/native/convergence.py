@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from native.small_models import Case, train
 
+from ascend_adapt.config.train_config import Parallel
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.train_config import Parallel
 from ascend_adapt.native.parallel import mesh as meshes
 
 STEPS = 300

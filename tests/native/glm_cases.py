@@ -13,9 +13,9 @@ import torch
 from native.fixed_text import END, LICENCE
 from native.small_models import GPT2, config
 
+from ascend_adapt.config.glm_config import BlankInfilling, Cloze, GlmVocabulary
+from ascend_adapt.config.train_config import Batch, Checkpoint, Data, Logging, Schedule, TrainConfig
 from ascend_adapt.native import loop
-from ascend_adapt.native.config.glm_config import BlankInfilling, Cloze, GlmVocabulary
-from ascend_adapt.native.config.train_config import Batch, Checkpoint, Data, Logging, Schedule, TrainConfig
 from ascend_adapt.native.finetuning.cloze_batches import collate
 from ascend_adapt.native.finetuning.patterns import TASKS
 from ascend_adapt.native.finetuning.run import FinetuningRun

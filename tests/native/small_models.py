@@ -8,10 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from ascend_adapt.native.checkpoint.load import load
-from ascend_adapt.native.checkpoint.save import Saver
-from ascend_adapt.native.checkpoint.state import TrainState
-from ascend_adapt.native.config.train_config import (
+from ascend_adapt.config.train_config import (
     Batch,
     Checkpoint,
     Data,
@@ -25,6 +22,9 @@ from ascend_adapt.native.config.train_config import (
     Schedule,
     TrainConfig,
 )
+from ascend_adapt.native.checkpoint.load import load
+from ascend_adapt.native.checkpoint.save import Saver
+from ascend_adapt.native.checkpoint.state import TrainState
 from ascend_adapt.native.step import data_parallel
 from ascend_adapt.native.step import trainer as trainers
 from ascend_adapt.native.step.trainer import Trainer

@@ -19,6 +19,7 @@ import torch.distributed.checkpoint as dcp
 from native.small_models import GPT2, batch, config
 from native.test_loop import RecordingLog, run
 
+from ascend_adapt.config.train_config import Checkpoint, LossScale, Precision
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import loop
 from ascend_adapt.native.checkpoint import folder as checkpoint_folder
@@ -26,7 +27,6 @@ from ascend_adapt.native.checkpoint.folder import LATEST, PROGRESS, SUMS, Checkp
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
 from ascend_adapt.native.checkpoint.state import TrainState
-from ascend_adapt.native.config.train_config import Checkpoint, LossScale, Precision
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Trainer
 

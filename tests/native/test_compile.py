@@ -12,9 +12,9 @@ from native.small_models import GPT2, LENGTH, batch, config
 from native.training_bounds import apart
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from ascend_adapt.config.model_config import Init
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.model_config import Init
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorParallel
 from ascend_adapt.native.step.trainer import Trainer

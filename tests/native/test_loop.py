@@ -16,12 +16,12 @@ from native import fixed_text
 from native.small_models import GPT2, LENGTH
 
 from ascend_adapt import cli
+from ascend_adapt.config.text_samples import TextSamples
+from ascend_adapt.config.train_config import Batch, Checkpoint, Parallel
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.token_index import write_index
 from ascend_adapt.errors import ConfigError, DataError, TrainingError
 from ascend_adapt.native import loop
-from ascend_adapt.native.config.text_samples import TextSamples
-from ascend_adapt.native.config.train_config import Batch, Checkpoint, Parallel
 from ascend_adapt.native.metrics.run_log import RunLog
 
 

@@ -10,8 +10,8 @@ import threading
 import pytest
 import yaml
 
+from ascend_adapt.config.yaml_file import to_dict
 from ascend_adapt.native.__main__ import main
-from ascend_adapt.native.config.yaml_file import to_dict
 from ascend_adapt.native.metrics.run_log import RunLog
 from ascend_adapt.native.signals import SignalHandler
 

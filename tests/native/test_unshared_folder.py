@@ -17,12 +17,12 @@ import yaml
 from native.small_models import config
 from native.test_loop import run
 
+from ascend_adapt.config.train_config import Checkpoint
+from ascend_adapt.config.yaml_file import to_dict
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.token_index import write_index
 from ascend_adapt.native.checkpoint import save_lock
 from ascend_adapt.native.checkpoint.folder import LATEST, CheckpointFolder
-from ascend_adapt.native.config.train_config import Checkpoint
-from ascend_adapt.native.config.yaml_file import to_dict
 
 HERE = Path(__file__).parent
 

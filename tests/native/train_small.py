@@ -13,8 +13,8 @@ from pathlib import Path
 import torch.distributed as dist
 from small_models import Case, train
 
+from ascend_adapt.config import buckets
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config import buckets
 from ascend_adapt.native.parallel import mesh as meshes
 
 

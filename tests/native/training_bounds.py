@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 from error_bounds import relative
 
-from ascend_adapt.native.config.train_config import Model
+from ascend_adapt.config.train_config import Model
 from ascend_adapt.native.step.trainer import Trainer
 
 

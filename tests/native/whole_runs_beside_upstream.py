@@ -32,7 +32,7 @@ from native import fixed_text, training_bounds
 from native.whole_runs import RUNS, STEPS, WholeRun
 from upstream_job import Place, UpstreamJob
 
-from ascend_adapt.native.config.yaml_file import from_dict
+from ascend_adapt.config.yaml_file import from_dict
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.samples.loader import Samples
 from ascend_adapt.native.step.trainer import Trainer

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from record_upstream_options import load
 
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.recipes import megatron
 
 RANKS = 8

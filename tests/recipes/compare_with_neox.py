@@ -20,8 +20,8 @@ from unittest import mock
 
 import deepspeed  # noqa: F401, before the stand-ins, which it would find
 
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.recipes import neox
 
 DEVICES = 32

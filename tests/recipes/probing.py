@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.recipes.options import Options
 
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
+from ascend_adapt.config.schedules import learning_rate
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.schedules import learning_rate
 from ascend_adapt.recipes import dialects
 
 MODEL = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ascend_adapt.config.train_config import Init
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import Init
 from ascend_adapt.recipes import megatron
 
 GUIDE = (

@@ -23,8 +23,8 @@ from ascend_adapt.checkpoint.tensor_shards import Convention
 from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
 from ascend_adapt.checkpoint.torch_shards import Place, TorchShards, canonical_inside, canonical_name, open_shards
 from ascend_adapt.checkpoint.writing import described, with_table
+from ascend_adapt.config.model_config import Model
 from ascend_adapt.errors import CheckpointError
-from ascend_adapt.native.config.model_config import Model
 
 # Of a rank's weights: a sequential module, a layer of a pipeline, and its tied embedding.
 _KEY = re.compile(r"(?:sequential\.)?(\d+)\.(.+)|tied_modules\.\w+\.(.+)")

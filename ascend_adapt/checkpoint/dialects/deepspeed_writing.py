@@ -21,7 +21,7 @@ from ascend_adapt.checkpoint.dialects.megatron import check_model
 from ascend_adapt.checkpoint.dialects.neox_settings import neox_settings
 from ascend_adapt.checkpoint.tensor_shards import Convention, Sharding, units
 from ascend_adapt.checkpoint.writing import Output, description, mapped_file, owned, placeholder, save
-from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.config.model_config import Model
 
 _BLOCK_KEYS = {
     "input_norm": "input_layernorm",

@@ -28,9 +28,9 @@ from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, Tens
 from ascend_adapt.checkpoint.torch_files import load_torch_dict
 from ascend_adapt.checkpoint.trackers import tracked_name
 from ascend_adapt.checkpoint.writing import owned, save
+from ascend_adapt.config.model_config import Model
+from ascend_adapt.config.yaml_file import model_from_dict, run_arguments
 from ascend_adapt.errors import CheckpointError, ConfigError, one_line
-from ascend_adapt.native.config.model_config import Model
-from ascend_adapt.native.config.yaml_file import model_from_dict, run_arguments
 
 TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 _CUT = {

@@ -28,8 +28,8 @@ from ascend_adapt.checkpoint.torch_files import attributes, load_torch_dict
 from ascend_adapt.checkpoint.torch_shards import TorchShards, canonical_name, flattened, open_shards
 from ascend_adapt.checkpoint.trackers import tracked_name
 from ascend_adapt.checkpoint.writing import Output, described, description, mapped_file, placeholder, with_table
+from ascend_adapt.config.model_config import Model
 from ascend_adapt.errors import CheckpointError
-from ascend_adapt.native.config.model_config import Model
 
 LATEST, FILE = "latest_checkpointed_iteration.txt", "model_optim_rng.pt"
 _RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?")

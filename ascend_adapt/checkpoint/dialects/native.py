@@ -17,8 +17,8 @@ from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors, En
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.trackers import tracked_name
 from ascend_adapt.checkpoint.writing import Output
+from ascend_adapt.config.yaml_file import model_from_dict, run_arguments
 from ascend_adapt.errors import CheckpointError, ConfigError, one_line
-from ascend_adapt.native.config.yaml_file import model_from_dict, run_arguments
 
 PROGRESS, PREFIX = "progress.json", "model."
 

@@ -20,8 +20,8 @@ from ascend_adapt.checkpoint.hugging_face.settings import Unsupported
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, refuse_leftover
 from ascend_adapt.checkpoint.torch_files import load_torch_file
 from ascend_adapt.checkpoint.writing import Output, owned
+from ascend_adapt.config.model_config import Model
 from ascend_adapt.errors import CheckpointError, not_installed, one_line
-from ascend_adapt.native.config.model_config import Model
 
 CONFIG = "config.json"
 ARCHITECTURES: Mapping[str, ModuleType] = {

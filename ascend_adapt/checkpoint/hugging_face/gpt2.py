@@ -14,7 +14,7 @@ from ascend_adapt.checkpoint.canonical import HEAD, POSITIONS, WORDS, heads
 from ascend_adapt.checkpoint.hugging_face.settings import ACTIVATION_NAMES, activation, require
 from ascend_adapt.checkpoint.qkv import reordered
 from ascend_adapt.checkpoint.source import Rule, Tensors
-from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.config.model_config import Model
 
 ARCHITECTURE = "GPT2LMHeadModel"
 _BLOCK = {

@@ -11,7 +11,7 @@ from typing import Any
 from ascend_adapt.checkpoint.canonical import HEAD, WORDS
 from ascend_adapt.checkpoint.hugging_face.settings import ACTIVATION_NAMES, activation, require, rotary
 from ascend_adapt.checkpoint.source import Rule
-from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.config.model_config import Model
 
 ARCHITECTURE = "GPTNeoXForCausalLM"
 _BLOCK = {

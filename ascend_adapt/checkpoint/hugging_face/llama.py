@@ -12,7 +12,7 @@ from ascend_adapt.checkpoint.canonical import HEAD, WORDS, heads
 from ascend_adapt.checkpoint.hugging_face.settings import require, rotary
 from ascend_adapt.checkpoint.qkv import fused, separated
 from ascend_adapt.checkpoint.source import Rule, Tensors
-from ascend_adapt.native.config.model_config import Model
+from ascend_adapt.config.model_config import Model
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _BLOCK = {

@@ -13,7 +13,7 @@ from ascend_adapt.launch.one_host.termination import GRACE_S, SAVING_GRACE_S
 from ascend_adapt.launch.request import Request
 
 if TYPE_CHECKING:
-    from ascend_adapt.native.config.train_config import TrainConfig
+    from ascend_adapt.config.train_config import TrainConfig
     from ascend_adapt.recipes.recipe import Recipe
 
 
@@ -30,8 +30,8 @@ class NativeRun:
         Raises:
             ConfigError: the dialect's arguments are invalid, or do not fit the world size.
         """
-        from ascend_adapt.native.config.profile_config import Profile, read_profile
-        from ascend_adapt.native.config.text_samples import read_text_samples
+        from ascend_adapt.config.profile_config import Profile, read_profile
+        from ascend_adapt.config.text_samples import read_text_samples
 
         config, notes = self.recipe.build(world_size)
         asked = self.request
@@ -57,7 +57,7 @@ class Configured:
     @property
     def env(self) -> dict[str, str]:
         """Environment variables that carry the configuration to each rank, on every host."""
-        from ascend_adapt.native.config.yaml_file import to_dict
+        from ascend_adapt.config.yaml_file import to_dict
 
         return {"ASCEND_ADAPT_NATIVE_CONFIG": json.dumps(to_dict(self.config))}
 
@@ -85,8 +85,8 @@ class Configured:
 
     def to_json(self) -> dict[str, Any]:
         """Return what --dry-run adds to the plan: configuration, parallel layout and estimated memory per rank."""
-        from ascend_adapt.native.config.memory_estimate import memory_bytes, rank_parameters, total_parameters
-        from ascend_adapt.native.config.yaml_file import to_dict
+        from ascend_adapt.config.memory_estimate import memory_bytes, rank_parameters, total_parameters
+        from ascend_adapt.config.yaml_file import to_dict
 
         parallel = self.config.parallel
         held = [memory_bytes(self.config, stage) for stage in range(parallel.pipeline)]

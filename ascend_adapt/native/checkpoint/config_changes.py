@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt.config.train_config import Model, OptimizerConfig, Schedule, TrainConfig
+from ascend_adapt.config.yaml_file import to_dict
 from ascend_adapt.errors import TrainingError
-from ascend_adapt.native.config.train_config import Model, OptimizerConfig, Schedule, TrainConfig
-from ascend_adapt.native.config.yaml_file import to_dict
 
 ORDER = (
     *(f"data.{name}" for name in ("train", "valid", "test", "split", "order", "sampler", "seed", "seq_length")),

@@ -13,6 +13,8 @@ import torch.distributed.checkpoint as dcp
 
 from ascend_adapt.checkpoint.detection import dialect_of
 from ascend_adapt.checkpoint.dialects.megatron import untracked_folder
+from ascend_adapt.config.train_config import Checkpoint
+from ascend_adapt.config.yaml_file import to_dict
 from ascend_adapt.errors import TrainingError, ran_out
 from ascend_adapt.native.checkpoint.config_changes import (
     changes_of_model,
@@ -26,8 +28,6 @@ from ascend_adapt.native.checkpoint.foreign_formats import content, foreign_form
 from ascend_adapt.native.checkpoint.foreign_weights import load_foreign_weights
 from ascend_adapt.native.checkpoint.reader import CheckpointReader
 from ascend_adapt.native.checkpoint.state import TrainState, generators, model_state, optimizer_state, set_generators
-from ascend_adapt.native.config.train_config import Checkpoint
-from ascend_adapt.native.config.yaml_file import to_dict
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.parameters import local
 from ascend_adapt.native.step.trainer import Trainer, seed_dropout

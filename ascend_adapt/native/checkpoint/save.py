@@ -17,10 +17,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
+from ascend_adapt.config.yaml_file import to_dict
 from ascend_adapt.errors import TrainingError, one_line
 from ascend_adapt.native.checkpoint.folder import PROGRESS, SUMS, CheckpointFolder, checksum
 from ascend_adapt.native.checkpoint.state import TrainState, generators, model_state, optimizer_state
-from ascend_adapt.native.config.yaml_file import to_dict
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.step.trainer import Trainer
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Placed
 from ascend_adapt.native.step.trainer import Trainer

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.native.finetuning.patterns import Pattern
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.samples import glm_loader

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from ascend_adapt import kernels
-from ascend_adapt.native.config.train_config import Cloze
+from ascend_adapt.config.train_config import Cloze
 from ascend_adapt.native.model.decoder import IGNORE_INDEX, Rows, counted_labels
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from ascend_adapt.config.train_config import Cloze
 from ascend_adapt.data.glm_tokenizer import GlmTokenizer
 from ascend_adapt.errors import ConfigError, DataError
-from ascend_adapt.native.config.train_config import Cloze
 from ascend_adapt.native.samples.blank_infilling import Row
 from ascend_adapt.native.samples.cloze_examples import Example
 

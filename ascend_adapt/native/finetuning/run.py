@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.config.glm_config import CHOICES, METRICS
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.native.checkpoint.folder import write_durably
 from ascend_adapt.native.checkpoint.save import Saver
-from ascend_adapt.native.config.glm_config import CHOICES, METRICS
-from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.finetuning import metrics
 from ascend_adapt.native.finetuning.cloze_batches import ClozeSamples, evaluation_batches
 from ascend_adapt.native.finetuning.objective import ClozeObjective

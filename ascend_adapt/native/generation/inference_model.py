@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from ascend_adapt.config.train_config import Model
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.train_config import Model
 from ascend_adapt.native.generation.decode_step import DecodeStep
 from ascend_adapt.native.model.decoder import Decoder
 from ascend_adapt.native.model.kv_cache import KeyValueCache

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from ascend_adapt.config.text_samples import TextSamples
+from ascend_adapt.config.train_config import Data, TrainConfig
 from ascend_adapt.data.tokenizer import TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError
-from ascend_adapt.native.config.text_samples import TextSamples
-from ascend_adapt.native.config.train_config import Data, TrainConfig
 from ascend_adapt.native.generation.blank_filling import check_prompts, fill
 from ascend_adapt.native.generation.continuation import continue_ids
 from ascend_adapt.native.generation.decode_step import DecodeStep

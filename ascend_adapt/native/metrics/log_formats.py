@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascend_adapt import extensions
-from ascend_adapt.native.config.train_config import LOG_FORMATS, TrainConfig
+from ascend_adapt.config.train_config import LOG_FORMATS, TrainConfig
 
 
 @dataclass(frozen=True)

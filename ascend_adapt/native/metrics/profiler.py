@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt.config.profile_config import Profile
 from ascend_adapt.errors import type_and_message
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.profile_config import Profile
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.mesh import Mesh
 

@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
+from ascend_adapt.config.flops import dialect_flops, model_flops, peak_flops
+from ascend_adapt.config.train_config import TrainConfig
+from ascend_adapt.config.yaml_file import to_dict
 from ascend_adapt.errors import type_and_message
-from ascend_adapt.native.config.flops import dialect_flops, model_flops, peak_flops
-from ascend_adapt.native.config.train_config import TrainConfig
-from ascend_adapt.native.config.yaml_file import to_dict
 from ascend_adapt.native.metrics.log_formats import Interval, evaluation_lines, step_lines
 from ascend_adapt.native.metrics.progress_pipe import ProgressPipe
 from ascend_adapt.native.metrics.step_metrics import StepMetrics

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ascend_adapt import kernels
-from ascend_adapt.native.config.train_config import Init, Model, Parallel
+from ascend_adapt.config.train_config import Init, Model, Parallel
 from ascend_adapt.native.model.dropout import dropout
 from ascend_adapt.native.model.kv_cache import KeyValueCache
 from ascend_adapt.native.model.layers import AttentionContext, Branch, Norm, TransformerBlock, rotary_tables

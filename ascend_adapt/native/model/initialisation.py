@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from ascend_adapt.native.config.train_config import Init
+from ascend_adapt.config.train_config import Init
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Placed, placed, rows_of_shard
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ascend_adapt import kernels
-from ascend_adapt.native.config.train_config import Model
+from ascend_adapt.config.train_config import Model
 from ascend_adapt.native.model.dropout import dropout, dropout_seed, rank_rng
 from ascend_adapt.native.model.kv_cache import KeyValueCache
 from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout

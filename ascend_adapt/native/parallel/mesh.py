@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from ascend_adapt.config.train_config import Parallel
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import Parallel
 
 # Data-parallel ranks either replicate or shard the parameters; the other of the two axes has size 1.
 # They come after tensor: rows are sharded over tensor ranks first, then each shard over data ranks.

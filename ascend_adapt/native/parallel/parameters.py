@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from ascend_adapt.native.config.train_config import Init
+from ascend_adapt.config.train_config import Init
 
 WORDS = "embedding.words.weight"
 """The token embedding; if it is tied, the last pipeline stage has a copy."""

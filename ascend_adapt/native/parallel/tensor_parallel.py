@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from ascend_adapt.native.config.train_config import Init
+from ascend_adapt.config.train_config import Init
 from ascend_adapt.native.parallel import collectives
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout

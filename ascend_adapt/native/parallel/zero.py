@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ascend_adapt.native.config.buckets import in_buckets
+from ascend_adapt.config.buckets import in_buckets
 from ascend_adapt.native.parallel import collectives
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Declared, MasterWeight, rows_of_shard

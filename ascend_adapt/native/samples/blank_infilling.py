@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt.config.train_config import BlankInfilling
 from ascend_adapt.data.glm_tokenizer import GlmTokenizer
-from ascend_adapt.native.config.train_config import BlankInfilling
 
 Ids = NDArray[np.int64]
 Sample = tuple[Ids, Ids]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt.config.train_config import Cloze
 from ascend_adapt.data.glm_tokenizer import plain_punctuation
 from ascend_adapt.errors import DataError
-from ascend_adapt.native.config.train_config import Cloze
 
 FILES = {"train": "train.jsonl", "valid": "val.jsonl", "test": "test.jsonl"}
 QUESTIONS = ("cause", "effect")

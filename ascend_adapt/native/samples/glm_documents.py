@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt.config.train_config import BlankInfilling
 from ascend_adapt.data import IndexedDataset
-from ascend_adapt.native.config.train_config import BlankInfilling
 
 Ids = NDArray[np.int64]
 _SPLIT_SEED = 1234

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from ascend_adapt.config.train_config import Data, TrainConfig
 from ascend_adapt.errors import DataError
-from ascend_adapt.native.config.train_config import Data, TrainConfig
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.samples.blank_infilling import Blanks, Row
 from ascend_adapt.native.samples.glm_documents import Documents, DocumentSamples, split_documents

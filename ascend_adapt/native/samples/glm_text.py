@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ascend_adapt.config.train_config import Data, GlmVocabulary, TrainConfig
 from ascend_adapt.data.glm_tokenizer import GlmTokenizer, plain_punctuation
 from ascend_adapt.data.indexed_dataset import bin_path, idx_path, token_dtype
 from ascend_adapt.data.token_index import write_index
 from ascend_adapt.errors import DataError
-from ascend_adapt.native.config.train_config import Data, GlmVocabulary, TrainConfig
 
 SKIPPED = (
     *("Github", "StackExchange", "DM Mathematics", "Ubuntu IRC", "EuroParl", "YoutubeSubtitles"),

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from ascend_adapt.config.batches import samples_wanted
+from ascend_adapt.config.train_config import Data, TrainConfig
 from ascend_adapt.data import gpt_dataset, weights_by_documents
 from ascend_adapt.errors import DataError
-from ascend_adapt.native.config.batches import samples_wanted
-from ascend_adapt.native.config.train_config import Data, TrainConfig
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.samples.token_files import empty_by_split
 from ascend_adapt.native.samples.workers import data_loader, end_workers, owned

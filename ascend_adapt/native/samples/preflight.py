@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.sample_order import find_dialect, split_sequences
 from ascend_adapt.errors import DataError
-from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.samples.cloze_examples import check_examples
 from ascend_adapt.native.samples.glm_text import check_text, load_vocabulary, text_paths
 from ascend_adapt.native.samples.token_files import empty_by_split, prefixes, words_by_part

@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 
+from ascend_adapt.config.train_config import Data, TrainConfig
 from ascend_adapt.data import IndexedDataset
 from ascend_adapt.data.blending import parse_blend
 from ascend_adapt.data.sample_order import find_dialect, split_sequences
-from ascend_adapt.native.config.train_config import Data, TrainConfig
 from ascend_adapt.native.samples.glm_text import token_prefix
 
 

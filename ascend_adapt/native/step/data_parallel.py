@@ -23,8 +23,8 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from ascend_adapt.native.config.buckets import in_buckets
-from ascend_adapt.native.config.train_config import Parallel, Precision
+from ascend_adapt.config.buckets import in_buckets
+from ascend_adapt.config.train_config import Parallel, Precision
 from ascend_adapt.native.model.decoder import Decoder
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.zero import ComputeWeights

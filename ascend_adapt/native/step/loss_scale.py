@@ -6,8 +6,8 @@ deepspeed/runtime/fp16/loss_scaler.py.
 
 from __future__ import annotations
 
+from ascend_adapt.config.train_config import LossScale, Precision
 from ascend_adapt.errors import TrainingError
-from ascend_adapt.native.config.train_config import LossScale, Precision
 
 
 class Scaler:

@@ -11,8 +11,8 @@ import torch
 from ascend_adapt import kernels
 from ascend_adapt.alignment import updates as recorded
 from ascend_adapt.alignment.updates import Update
+from ascend_adapt.config.train_config import OptimizerConfig as Settings
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.train_config import OptimizerConfig as Settings
 from ascend_adapt.native.parallel.parameters import Placed
 from ascend_adapt.native.step import gradients
 

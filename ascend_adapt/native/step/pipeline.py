@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed import pipelining
 
-from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.native.model.decoder import Decoder
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.step.data_parallel import DTYPES, after_passes, before_backward, before_passes

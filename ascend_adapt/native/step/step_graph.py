@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ascend_adapt.alignment import updates as recorded
-from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import MasterWeight, Placed
 from ascend_adapt.native.step.pipeline import Batch

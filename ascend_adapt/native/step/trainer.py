@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ascend_adapt import kernels
+from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.train_config import TrainConfig
 from ascend_adapt.native.model.decoder import Decoder, stage_layers
 from ascend_adapt.native.model.initialisation import generator, initialise
 from ascend_adapt.native.parallel.mesh import Mesh

@@ -8,10 +8,10 @@ import pytest
 import torch
 from native.small_models import config
 
+from ascend_adapt.config.train_config import Checkpoint
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native.checkpoint.foreign_formats import content
 from ascend_adapt.native.checkpoint.load import load
-from ascend_adapt.native.config.train_config import Checkpoint
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Trainer
 

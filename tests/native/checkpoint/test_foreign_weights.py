@@ -11,11 +11,11 @@ from native.small_models import GPT2, NEOX, config
 
 from ascend_adapt.checkpoint.dialects import deepspeed_writing, megatron, native
 from ascend_adapt.checkpoint.writing import Output
+from ascend_adapt.config.train_config import Checkpoint
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native.checkpoint.folder import SUMS, checksum
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.state import TrainState
-from ascend_adapt.native.config.train_config import Checkpoint
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Trainer
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from native.test_loop import run
 
+from ascend_adapt.config.train_config import Checkpoint
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native.checkpoint import save_lock
 from ascend_adapt.native.checkpoint.save_lock import FILE
-from ascend_adapt.native.config.train_config import Checkpoint
 
 HOLDS = """
 import sys, time, torch

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from native.configurations import config
 
-from ascend_adapt.native.config.train_config import Logging, LossScale, Parallel, Precision
+from ascend_adapt.config.train_config import Logging, LossScale, Parallel, Precision
 from ascend_adapt.native.metrics.log_formats import Interval, evaluation_lines, step_lines
 from ascend_adapt.recipes.command_line import take_own_options
 

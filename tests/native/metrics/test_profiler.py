@@ -10,10 +10,10 @@ import pytest
 import torch
 from native.test_loop import RecordingLog
 
+from ascend_adapt.config.profile_config import Profile, read_profile
 from ascend_adapt.errors import ConfigError
 from ascend_adapt.native import device as devices
 from ascend_adapt.native import loop
-from ascend_adapt.native.config.profile_config import Profile, read_profile
 
 
 def run(settings, folder, profile):

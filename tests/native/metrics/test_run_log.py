@@ -9,7 +9,7 @@ import pytest
 from native.configurations import config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ascend_adapt.native.config.train_config import Logging
+from ascend_adapt.config.train_config import Logging
 from ascend_adapt.native.metrics import run_log
 from ascend_adapt.native.metrics.run_log import RunLog
 from ascend_adapt.native.metrics.step_metrics import StepMetrics

@@ -15,7 +15,7 @@ import torch
 import yaml
 from native.small_models import GPT2, config
 
-from ascend_adapt.native.config.yaml_file import to_dict
+from ascend_adapt.config.yaml_file import to_dict
 from ascend_adapt.native.metrics.step_metrics import StragglerReport
 from ascend_adapt.native.metrics.stragglers import StepTimes
 from ascend_adapt.native.parallel import mesh as meshes

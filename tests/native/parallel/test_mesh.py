@@ -6,8 +6,8 @@ import pytest
 import torch
 from native.small_models import config
 
+from ascend_adapt.config.train_config import Init, Parallel
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import Init, Parallel
 from ascend_adapt.native.model.initialisation import fill, generator, part
 from ascend_adapt.native.parallel.mesh import Mesh, check_world, ranks_over_axes
 from ascend_adapt.native.parallel.parameters import ParameterLayout, Placed, rows_of_shard

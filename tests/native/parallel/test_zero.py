@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from native.small_models import GPT2, MODELS, Case, batch, config, place_by_fsdp, train
 
-from ascend_adapt.native.config.train_config import LossScale, Precision
+from ascend_adapt.config.train_config import LossScale, Precision
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step import data_parallel, trainer
 from ascend_adapt.native.step.trainer import Trainer

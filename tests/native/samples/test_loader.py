@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ascend_adapt.native.config.train_config import Batch, Parallel
+from ascend_adapt.config.train_config import Batch, Parallel
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.samples.loader import Samples
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ascend_adapt.config.train_config import LossScale, Precision
 from ascend_adapt.errors import TrainingError
-from ascend_adapt.native.config.train_config import LossScale, Precision
 from ascend_adapt.native.step.loss_scale import Scaler
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ascend_adapt.native.config.train_config import OptimizerConfig as Settings
+from ascend_adapt.config.train_config import OptimizerConfig as Settings
 from ascend_adapt.native.parallel.parameters import ParameterLayout, Placed
 from ascend_adapt.native.step.optimizer import Optimizer, decays
 

@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_adapt import kernels
+from ascend_adapt.config.train_config import Precision
 from ascend_adapt.kernels import dispatch
-from ascend_adapt.native.config.train_config import Precision
 from ascend_adapt.native.model.layers import TransformerBlock
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step.trainer import Trainer

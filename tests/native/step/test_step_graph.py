@@ -17,10 +17,10 @@ from native.small_models import GPT2, NEOX, batch, config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from ascend_adapt.config.train_config import Checkpoint, LossScale, Precision
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
 from ascend_adapt.native.checkpoint.state import TrainState
-from ascend_adapt.native.config.train_config import Checkpoint, LossScale, Precision
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step import step_graph
 from ascend_adapt.native.step.step_graph import EAGER_STEPS, KINDS_KEPT

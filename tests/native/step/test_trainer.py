@@ -12,10 +12,10 @@ from native.conftest import one_process
 from native.small_models import GPT2, LENGTH, NEOX, Case, batch, config, train
 from native.training_bounds import apart
 
+from ascend_adapt.config.memory_estimate import total_parameters
+from ascend_adapt.config.train_config import Logging, LossScale, Parallel, Precision
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.config.memory_estimate import total_parameters
-from ascend_adapt.native.config.train_config import Logging, LossScale, Parallel, Precision
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.parallel.parameters import Placed
 from ascend_adapt.native.step.trainer import Trainer

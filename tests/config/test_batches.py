@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from native.configurations import config
 
-from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.batches import (
+from ascend_adapt.config.batches import (
     batch_at,
     check_rampup,
     iterations_for,
@@ -12,7 +11,8 @@ from ascend_adapt.native.config.batches import (
     samples_from,
     samples_wanted,
 )
-from ascend_adapt.native.config.train_config import Batch
+from ascend_adapt.config.train_config import Batch
+from ascend_adapt.errors import ConfigError
 
 
 def test_batch_1():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ascend_adapt.config.checks import at_least, divides
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.checks import at_least, divides
 
 
 def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ascend_adapt.config.checks import at_least
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.checks import at_least
 
 MOST_STEPS = 20
 """Each step adds to the trace: a few MB for a small model, 100 MB for a large one with many micro batches."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascend_adapt.config.checks import at_least
 from ascend_adapt.data.json_lines import read_rows, text
-from ascend_adapt.native.config.checks import at_least
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from native.configurations import config
 
-from ascend_adapt.native.config.flops import dialect_flops, model_flops, peak_flops
-from ascend_adapt.native.config.memory_estimate import total_parameters
-from ascend_adapt.native.config.train_config import Logging, Model, Parallel
+from ascend_adapt.config.flops import dialect_flops, model_flops, peak_flops
+from ascend_adapt.config.memory_estimate import total_parameters
+from ascend_adapt.config.train_config import Logging, Model, Parallel
 
 GPT2_MEDIUM = Model(50257, 50304, 1024, 24, 16, 16, 64, 4096, 2048)
 

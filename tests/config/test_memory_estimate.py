@@ -7,8 +7,8 @@ import torch
 from native.configurations import config
 from native.small_models import MODELS
 
-from ascend_adapt.native.config.memory_estimate import memory_bytes, rank_parameters, total_parameters
-from ascend_adapt.native.config.train_config import Batch, Parallel, Precision
+from ascend_adapt.config.memory_estimate import memory_bytes, rank_parameters, total_parameters
+from ascend_adapt.config.train_config import Batch, Parallel, Precision
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.step.trainer import build
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ascend_adapt.config.checks import Problems, at_least, one_of
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.checks import Problems, at_least, one_of
 
 CHOICES = {"boolq": 2, "cb": 3, "copa": 2, "rte": 2}
 """Number of answers to choose from, by task."""

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ascend_adapt.config import checks
+from ascend_adapt.config import train_config as parts
+from ascend_adapt.config.train_config import Cloze, Model, TrainConfig
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config import checks
-from ascend_adapt.native.config import train_config as parts
-from ascend_adapt.native.config.train_config import Cloze, Model, TrainConfig
 
 _PARTS = {
     name: getattr(parts, name)

@@ -7,10 +7,10 @@ import pytest
 from deepspeed.runtime.utils import partition_balanced
 from native.configurations import config
 
+from ascend_adapt.config.partition import balanced_stages, padded
+from ascend_adapt.config.train_config import Batch, Init, Model, Parallel
+from ascend_adapt.config.yaml_file import from_dict, to_dict
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.partition import balanced_stages, padded
-from ascend_adapt.native.config.train_config import Batch, Init, Model, Parallel
-from ascend_adapt.native.config.yaml_file import from_dict, to_dict
 
 
 def test_what_was_kept_is_what_was_meant():

@@ -7,8 +7,8 @@ megatron/logging.py get_flops, whose attention term is five times the usual one.
 
 from __future__ import annotations
 
-from ascend_adapt.native.config.memory_estimate import total_parameters
-from ascend_adapt.native.config.train_config import TrainConfig
+from ascend_adapt.config.memory_estimate import total_parameters
+from ascend_adapt.config.train_config import TrainConfig
 
 # Dense half-precision FLOP/s from the vendor's data sheet; none was available for an Ascend device.
 _PEAK = {"A100": 312e12, "H100": 989e12, "H100 PCIe": 756e12, "H200": 989e12}

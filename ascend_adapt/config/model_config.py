@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 
+from ascend_adapt.config.checks import DEEPEST, LARGEST, at_least, divides, of_type, one_of, size
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.checks import DEEPEST, LARGEST, at_least, divides, of_type, one_of, size
 
 POSITIONS = ("learned", "block", "rotary", "none")
 NORMS = ("layernorm", "rmsnorm")

@@ -10,15 +10,15 @@ import math
 from dataclasses import dataclass, field, replace
 
 from ascend_adapt import extensions
+from ascend_adapt.config.checks import Problems, at_least, check_split, divides, one_of
+from ascend_adapt.config.glm_config import BlankInfilling as BlankInfilling
+from ascend_adapt.config.glm_config import Cloze as Cloze
+from ascend_adapt.config.glm_config import GlmVocabulary as GlmVocabulary
+from ascend_adapt.config.model_config import Init as Init
+from ascend_adapt.config.model_config import Model as Model
+from ascend_adapt.config.profile_config import Profile as Profile
+from ascend_adapt.config.text_samples import TextSamples
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.checks import Problems, at_least, check_split, divides, one_of
-from ascend_adapt.native.config.glm_config import BlankInfilling as BlankInfilling
-from ascend_adapt.native.config.glm_config import Cloze as Cloze
-from ascend_adapt.native.config.glm_config import GlmVocabulary as GlmVocabulary
-from ascend_adapt.native.config.model_config import Init as Init
-from ascend_adapt.native.config.model_config import Model as Model
-from ascend_adapt.native.config.profile_config import Profile as Profile
-from ascend_adapt.native.config.text_samples import TextSamples
 
 RECOMPUTE = ("none", "full", "selective")
 OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -123,7 +123,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate schedule; ``native.config.schedules`` computes it by the formula of ``dialect``.
+    """Learning rate schedule; ``ascend_adapt.config.schedules`` computes it by the formula of ``dialect``.
 
     ``warmup`` and ``decay`` are counted in ``unit`` ("samples" or "iterations"); warmup may be fractional. Weight decay
     changes from ``start_weight_decay`` to ``end_weight_decay`` over ``weight_decay_over``, if they are given.

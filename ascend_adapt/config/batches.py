@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ascend_adapt.config.train_config import Batch, TrainConfig
 from ascend_adapt.errors import ConfigError
-from ascend_adapt.native.config.train_config import Batch, TrainConfig
 
 
 def resolve_batch(data: int, total: int | None, micro: int | None, accumulation: int | None) -> Batch:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ascend_adapt.native.config.buckets import BUCKET
-from ascend_adapt.native.config.train_config import Model, Parallel, TrainConfig
+from ascend_adapt.config.buckets import BUCKET
+from ascend_adapt.config.train_config import Model, Parallel, TrainConfig
 
 _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 

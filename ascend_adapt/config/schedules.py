@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 
 from ascend_adapt import extensions
-from ascend_adapt.native.config.train_config import SCHEDULES, Schedule
+from ascend_adapt.config.train_config import SCHEDULES, Schedule
 
 
 def learning_rate(schedule: Schedule, progress: float) -> float:
