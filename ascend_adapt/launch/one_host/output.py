@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_adapt.launch.one_host.console import Console
+from ascend_adapt.launch.one_host.merged_streams import PATIENCE_S, MergedStreams
 from ascend_adapt.launch.one_host.rank_log import RankLog
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Output:
         self._console = Console(whole_lines=len(logs) > 1, bar=bar)
         self._bar = bar
         self._logs = {rank: RankLog(path, append) for rank, path in logs.items()}
+        self._merged = {rank: MergedStreams() for rank in logs}
         self._selector = selectors.DefaultSelector()
         self._writers: list[int] = []
         self._copied_at = 0.0
@@ -73,9 +75,9 @@ class Output:
         self._thread.join(timeout)
 
     def _copy(self) -> None:
-        pause, drawn = _SECONDS_BETWEEN_DRAWINGS if self._bar is not None else None, time.monotonic()
+        drawn = time.monotonic()
         while self._selector.get_map():
-            for key, _ in self._selector.select(pause):
+            for key, _ in self._selector.select(self._pause()):
                 data = os.read(key.fd, _AT_ONCE)
                 if not data:
                     self._selector.unregister(key.fd)
@@ -84,14 +86,12 @@ class Output:
                     self._bar.read(data)
                     continue
                 rank, console = key.data
-                if problem := self._logs[rank].write(data):
-                    path = self._logs[rank].path
-                    self._console.say(
-                        f"{path}: {problem}; the job continues, this log is incomplete — free space there"
-                    )
+                self._log(rank, self._merged[rank].add(console, data))
                 self._console.show(rank, console, data, ended=not data)
                 self._copied_at = time.monotonic()
-            if pause is not None and time.monotonic() - drawn >= pause:
+            for rank, merged in self._merged.items():
+                self._log(rank, merged.overdue())
+            if self._bar is not None and time.monotonic() - drawn >= _SECONDS_BETWEEN_DRAWINGS:
                 self._console.draw()
                 drawn = time.monotonic()
         self._console.draw(is_last=True)
@@ -102,3 +102,14 @@ class Output:
             more = f" and {len(incomplete) - _MOST_NAMES} more" if len(incomplete) > _MOST_NAMES else ""
             self._console.say(f"incomplete logs in {incomplete[0].path.parent}: {names}{more}: {incomplete[0].why}")
         self._console.close()
+
+    def _pause(self) -> float | None:
+        """Return how many seconds to wait for output at most."""
+        if any(merged.is_waiting for merged in self._merged.values()):
+            return PATIENCE_S
+        return _SECONDS_BETWEEN_DRAWINGS if self._bar is not None else None
+
+    def _log(self, rank: int, text: bytes) -> None:
+        if text and (problem := self._logs[rank].write(text)):
+            path = self._logs[rank].path
+            self._console.say(f"{path}: {problem}; the job continues, this log is incomplete — free space there")
