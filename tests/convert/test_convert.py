@@ -148,7 +148,11 @@ def test_nan_is_not_verified():
         (("--to", "neox", "--tp", "0", "--vocab-size", "0"), 2, "--tp 0, --vocab-size 0: expected at least 1"),
         (("--to", "hf", "--from", "megatron"), 1, "is a neox checkpoint, expected megatron — pass --from neox"),
         (("--to", "neox", "--tp", "3"), 1, "--tp 3: does not divide 4 heads, 4 key heads, .* — choose another size"),
-        (("--to", "neox", "--pp", "3"), 1, "expected at least one for each of 3 stages|--pp 3: expected at most 2"),
+        (
+            ("--to", "neox", "--pp", "3"),
+            1,
+            "expected at least one layer for each of 3 stages|--pp 3: expected at most 2",
+        ),
         (("--to", "hf", "--vocab-size", "1000"), 1, "--vocab-size: 1000, expected at most the 96 rows"),
     ],
 )
