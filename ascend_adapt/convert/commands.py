@@ -16,7 +16,7 @@ from ascend_adapt.errors import CheckpointError, SettingsError, not_installed
 if TYPE_CHECKING:
     from ascend_adapt.convert.conversion import Converted
 
-# Repeated here, so that the command line does not import torch.
+# Duplicated here, so that the command line does not import torch.
 FROM = ("auto", "native", "hf", "megatron-core", "megatron", "neox", "megatron-deepspeed", "deepspeed", "glm")
 TO = ("hf", "native", "neox", "megatron", "megatron-core", "megatron-deepspeed", "glm")
 _SECONDS_BETWEEN_LINES = 30.0

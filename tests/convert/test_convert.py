@@ -210,9 +210,9 @@ def test_a_tracker_that_names_no_checkpoint_is_an_error_with_the_path_to_pass(ne
         expected = 0 if tracker == "release" else 1
         assert main(["inspect", str(tmp_path / "megatron")]) == expected
         message = (
-            "has no latest_checkpointed_iteration.txt that names one of its checkpoints, expected the iteration in "
+            "has no latest_checkpointed_iteration.txt that names one of its checkpoints, expected the file to contain "
+            f"an iteration — pass --input {tmp_path / 'megatron/iter_0000100'}"
         )
-        message += f"it — pass --input {tmp_path / 'megatron/iter_0000100'}"
         assert (message in capsys.readouterr().err) == bool(expected)
     shutil.copytree(neox, tmp_path / "neox")
     (tmp_path / "neox/latest").write_text("global_step9")
