@@ -1,4 +1,4 @@
-"""Time of a recorded step as a ratio to that of a plain one: GPT-2 on the CPU, the median of alternating steps.
+"""Overhead of --record: time of a recorded step relative to a plain one, for GPT-2 on the CPU (medians).
 
 Usage: python bench/recording.py [HIDDEN [LAYERS [LENGTH]]]
 """

@@ -26,7 +26,7 @@ UNADAPTED_SECONDS = 20
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the job: its exit code (None if it was stopped), its losses, and its last lines."""
+    """One run of the job: its exit code (None if it was stopped), losses and last lines."""
 
     exit_code: int | None
     losses: tuple[float, ...]
@@ -50,7 +50,7 @@ def main() -> int:
     step(3, "the same job through the real torch_npu, on two emulated NPUs")
     npu = job(args, "npu-emulated")
     step(4, f"the same job without adaptation, on two CPU processes, for at most {UNADAPTED_SECONDS} s")
-    # Its own folder of extensions: a killed build leaves a lock there, and later jobs would wait for it.
+    # A separate folder for extensions: a killed build leaves a lock in it, and later jobs would wait for the lock.
     bare = job(args, "cpu", "--no-adapt", seconds=UNADAPTED_SECONDS, extensions=args.runs / "extensions")
     return verdict(args.runs, cpu, npu, bare)
 

@@ -110,7 +110,7 @@ def test_a_damaged_one_is_passed_over(saved, tmp_path, damage):
     assert messages[0].startswith(f"warning: {folder / 'iter_0000004'} is damaged (")
     assert messages[1] == f"resuming from {folder / 'iter_0000002'}, iteration 2"
     DAMAGES[damage](folder / "iter_0000002") if damage != "gone" else (folder / "iter_0000002").rename(folder / "gone")
-    with pytest.raises(TrainingError, match="no valid checkpoint, expected one .* — restore one"):
+    with pytest.raises(TrainingError, match="no valid checkpoint, expected one .* — restore a checkpoint"):
         load(filled(Checkpoint(load=str(folder)), 7))
 
 

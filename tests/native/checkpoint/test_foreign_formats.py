@@ -110,7 +110,7 @@ def test_what_is_not_understood_is_never_a_random_start(trainer, tmp_path, files
         with pytest.raises(TrainingError) as error:
             loaded(trainer, load=str(tmp_path), **more)
         assert str(error.value).startswith(f"{tmp_path}: {expected}")
-        assert ", expected a checkpoint of the native trainer — name " in str(error.value)
+        assert ", expected a checkpoint of the native trainer — pass " in str(error.value)
         assert ("--save and --load" in str(error.value)) == bool(more)
     assert all((tmp_path / name).read_text() == "?" for name in files.split())
 
