@@ -70,8 +70,8 @@ def reading(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: {error}") from error
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: cannot be read ({type_and_message(error)}), expected the values of a checkpoint in its files — "
-            "restore them, or choose another checkpoint"
+            f"{path}: cannot be read ({type_and_message(error)}), expected a valid checkpoint — restore its files, or "
+            "choose another checkpoint"
         ) from error
     except OSError as error:
         raise CheckpointError(

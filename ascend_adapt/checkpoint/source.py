@@ -118,7 +118,7 @@ class RuleReader:
         expected = ", ".join(str(list(self._shapes[name])) for name in ours)
         return (
             f"{self._where}: {', '.join(theirs)} is {shapes}, expected {expected} from the configuration — correct the "
-            "configuration, or pass the one of the checkpoint"
+            "configuration, or pass the checkpoint's with --config"
         )
 
 
@@ -136,7 +136,7 @@ def refuse_leftover(names: Iterable[str], rules: Iterable[Rule], where: Path, al
     if problems:
         raise CheckpointError(
             f"{where}: {' and '.join(problems)}, expected exactly the parameters of the model that its configuration "
-            "describes — correct the configuration, or pass the one of the checkpoint"
+            "describes — correct the configuration, or pass the checkpoint's with --config"
         )
 
 

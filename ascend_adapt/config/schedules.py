@@ -45,7 +45,7 @@ def weight_decay(schedule: Schedule, constant: float, progress: float) -> float:
 
 
 def megatron(schedule: Schedule, progress: float) -> float:
-    """Learning rate of Megatron-LM and both Megatron-DeepSpeed."""
+    """Learning rate of Megatron-LM and both Megatron-DeepSpeed forks."""
     lr, least, warmup, decay = schedule.lr, schedule.min_lr, schedule.warmup, schedule.decay
     if warmup > 0 and progress <= warmup:
         return schedule.init_lr + (lr - schedule.init_lr) * progress / warmup

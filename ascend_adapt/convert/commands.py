@@ -140,9 +140,8 @@ def _convert(known: argparse.Namespace) -> int:
     _print(converted, known)
     if converted.verification is not None and not converted.verification.passed:
         print(
-            f"ascend-adapt convert: {converted.output}: its logits differ from the source's, expected them "
-            "to agree — do not "
-            "use it; report the command and both configurations",
+            f"ascend-adapt convert: {converted.output}: logits differ from the source's, expected them to agree — do "
+            "not use this output; report the command and both configurations",
             file=sys.stderr,
         )
         return 1

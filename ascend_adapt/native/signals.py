@@ -1,4 +1,4 @@
-"""Signal handler: signals request a checkpoint, or a checkpoint and the end of the run, between two steps."""
+"""Signal handler: a signal requests to save, or to save and stop, after the current step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipe of GLM: the command line of pretrain_glm.py and finetune_glm.py, or its shell files, into a TrainConfig.
+"""Recipe of GLM: translates options of pretrain_glm.py and finetune_glm.py, or shell files, into a TrainConfig.
 
 Source of the derivations: THUDM/GLM@4f61ed72 arguments.py, configure_data.py, train_utils.py, pretrain_glm.py and
 finetune_glm.py.

@@ -1,4 +1,4 @@
-"""Recipe of Megatron-LM and the Megatron-DeepSpeed forks: their command line into a TrainConfig.
+"""Recipe of Megatron-LM and the Megatron-DeepSpeed forks: translates their command line into a TrainConfig.
 
 Sources of the derivations: Megatron-LM@v2.5 and bigscience Megatron-DeepSpeed@8387ae17 megatron/arguments.py,
 Megatron-LM@core_v0.9.0 megatron/training/arguments.py (validate_args, core_transformer_config_from_args).

@@ -1,4 +1,4 @@
-"""Recipe of GPT-NeoX: configuration files of v2.0 and of the newest version into a TrainConfig.
+"""Recipe of GPT-NeoX: translates configuration files of v2.0 and the newest version into a TrainConfig.
 
 Sources of the derivations: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/neox_arguments/arguments.py
 (calculate_derived), megatron/training.py (optimizer, schedule).
@@ -223,7 +223,8 @@ def _parallel(options: Options, world_size: int) -> Parallel:
     method = options("pipe_partition_method")
     if pipeline > 1 and not method.startswith("type:transformer"):
         raise ConfigError(
-            f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — stages are split by layers"
+            f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — correct it; the native trainer "
+            "splits stages only by layers"
         )
     stage, offload = deepspeed_json.zero_stage(options("zero_optimization"))
     return Parallel(

@@ -1,4 +1,4 @@
-"""Recipe of OneFlow-GPT: its command line into a TrainConfig.
+"""Recipe of OneFlow-GPT: translates its command line into a TrainConfig.
 
 Source of the derivations: Oneflow-Inc/OneFlow-Benchmark@de4698a7 LanguageModeling/GPT/oneflow_gpt (config.py, model.py,
 optimizer.py, training.py).

@@ -69,7 +69,7 @@ def parse_args() -> argparse.Namespace:
         "--exit-loss-drop",
         type=float,
         metavar="X",
-        help="stop once the validation loss is X below its first value; fail if it never gets there",
+        help="stop once the validation loss is X below its first value; fail if this is never reached",
     )
     # The deepspeed launcher adds --local_rank; every launcher also sets LOCAL_RANK, which is read here.
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)

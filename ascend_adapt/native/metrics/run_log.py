@@ -59,7 +59,7 @@ class RunLog:
             self._try("wandb", self._open_wandb)
 
     def say(self, text: str) -> None:
-        """Print one line, once for all ranks."""
+        """Print a line, on rank 0 only."""
         if self._writes:
             print(text, file=self._output, flush=True)
 

@@ -157,7 +157,7 @@ def _reduce_scatter(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
 
 def _start_reduce_scatter(x: torch.Tensor, tp: TensorParallel, *, async_op: bool = True) -> tuple[torch.Tensor, Any]:
-    """Start to reduce-scatter [B, S, H]; return the work handle and this rank's shard, complete after its wait()."""
+    """Start to reduce-scatter [B, S, H]; return the work handle, and this rank's shard, valid after waiting for it."""
     whole = x.transpose(0, tp.axis).contiguous()
     mine = whole.new_empty((whole.shape[0] // tp.size, *whole.shape[1:]))
     work = collectives.reduce_scatter(mine, whole, tp.group, async_op=async_op)

@@ -99,10 +99,10 @@ class StepGraphs:
         return messages
 
     def forget(self) -> None:
-        """Free all graphs, because the passes change from now on, or before the process group is destroyed.
+        """Free all graphs. Call it before the passes change, and before the process group is destroyed.
 
-        NCCL waits for graphs with its collectives before it destroys a communicator, so they are reset, not only
-        dropped, because an error's traceback may refer to them.
+        NCCL waits for graphs with its collectives before it destroys a communicator. Graphs are therefore reset
+        explicitly: dropping them would not free a graph that an error's traceback refers to.
         """
         for graphs in self._graphs.values():
             graphs.reset()
