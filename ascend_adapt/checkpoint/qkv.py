@@ -1,11 +1,11 @@
 """Row layouts of a fused QKV layer.
 
-    grouped      for each key head: its queries, the key, the value. With as many key heads as heads this is
-                 [heads, 3, head_dim], of Megatron from checkpoint version 2 on, GPT-NeoX and Hugging Face gpt_neox;
-                 with fewer it is Megatron-core's. The canonical order.
-    block        all queries, all keys, all values: Megatron's checkpoint version 0, GLM, GPT-NeoX with shared key
-                 heads, and Hugging Face gpt2. A tensor-parallel rank has the blocks of its own heads.
-    interleaved  [heads, head_dim, 3]: Megatron's checkpoint version 1.0
+    grouped      each key head's queries, key and value, head by head. This is the canonical order. With as many key
+                 heads as query heads it is [heads, 3, head_dim]: Megatron since checkpoint version 2, GPT-NeoX and
+                 Hugging Face gpt_neox. With fewer key heads it is Megatron-core's order.
+    block        all queries, then all keys, then all values: Megatron's checkpoint version 0, GLM, GPT-NeoX with
+                 grouped-query attention, and Hugging Face gpt2. A tensor-parallel rank has the blocks of its heads.
+    interleaved  [heads, head_dim, 3]: Megatron's checkpoint version 1
 
 Sources: NVIDIA/Megatron-LM@v2.5 megatron/checkpointing.py fix_query_key_value_ordering; EleutherAI/gpt-neox@ea7aefd8
 megatron/model/transformer.py gqa_project; THUDM/GLM@4f61ed72 change_mp.py.

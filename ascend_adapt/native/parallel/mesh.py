@@ -29,7 +29,7 @@ def check_world(parallel: Parallel, world_size: int) -> None:
     if parallel.world_size != world_size:
         raise ConfigError(
             f"ranks: {world_size}, expected tensor {parallel.tensor} x pipeline {parallel.pipeline} x data "
-            f"{parallel.data} = {parallel.world_size} — start that many, or change the sizes"
+            f"{parallel.data} = {parallel.world_size} — start this number of ranks, or change the sizes"
         )
 
 
