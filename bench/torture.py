@@ -172,8 +172,9 @@ def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
         )
     lines += [
         "",
-        "Two ranks, each with a child in its own session. The launcher is killed at any moment from "
-        f"{STARTED_S * 1000:.0f} ms to {LATEST_S:.0f} s after its start, the others that long after they have started. "
+        "Two ranks, each with a child in its own session. The launcher is killed at a random moment from "
+        f"{STARTED_S * 1000:.0f} ms to {LATEST_S:.0f} s after its start; other processes are killed at such a moment "
+        "after both ranks have started. "
         "In one run of 20, rank 0 ignores SIGTERM; such a run ends after the grace period of 10 s. The agent is "
         "torchrun's, in jobs `ascend-run torchrun ...`; its expected exit code is the one that torchrun alone returns. "
         "A killed grandchild does not end the job: its script continues and succeeds.",
