@@ -25,7 +25,8 @@ def read_text_samples(path: str, tokens: int = TextSamples.tokens) -> TextSample
     """Read --sample-prompts: JSON lines with ``text``.
 
     Raises:
-        ConfigError: ``tokens`` is less than 1. DataError: the file cannot be read, or a line has no text.
+        ConfigError: ``tokens`` is less than 1.
+        DataError: the file cannot be read, or a line has no text.
     """
     rows = read_rows(Path(path), {"text": text}, "--sample-prompts")
     return TextSamples(tuple(row["text"] for row in rows), tokens)

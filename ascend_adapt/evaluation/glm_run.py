@@ -34,8 +34,8 @@ class GlmRun:
         """Return the run that trained a checkpoint; ``options`` override its vocabulary files.
 
         Raises:
-            SettingsError: no vocabulary is given, or its type is wrong. DataError: vocabulary files are missing or
-            invalid, or do not match the model's ids.
+            SettingsError: no vocabulary is given, or its type is wrong.
+            DataError: vocabulary files are missing or invalid, or do not match the model's ids.
         """
         stored = source.arguments
         cloze = cloze_from_dict(stored["cloze"]) if isinstance(stored.get("cloze"), dict) else None  # type: ignore[arg-type]

@@ -68,8 +68,8 @@ def tokenizer_of(source: Source, options: TokenizerOptions) -> TextTokenizer:
     """Return the tokenizer given by ``options``, else that of the checkpoint, else that of its training run.
 
     Raises:
-        SettingsError: no tokenizer is found. DataError: tokenizer files are missing or invalid, or it has more ids than
-        the model.
+        SettingsError: no tokenizer is found.
+        DataError: tokenizer files are missing or invalid, or have more ids than the model.
     """
     request = _of_options(options) or _of_folder(source.tokenizer or source.path) or _of_arguments(source)
     if request is None:

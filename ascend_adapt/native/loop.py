@@ -75,8 +75,8 @@ def train(config: TrainConfig, run_dir: str | Path, log: Log, kind: type[Trainin
 
     Raises:
         ConfigError: the world size does not match; raised before any process group is created.
-        TrainingError: a checkpoint cannot be loaded, or the run cannot continue. DataError: token files cannot be read
-        or are too short.
+        TrainingError: a checkpoint cannot be loaded, or the run cannot continue.
+        DataError: token files cannot be read or are too short.
     """
     meshes.check_world(config.parallel, int(os.environ.get("WORLD_SIZE", "1")))
     device = devices.of_this_rank()
