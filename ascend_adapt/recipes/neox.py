@@ -39,7 +39,6 @@ VERSIONS = ("v2.0", "newest")
 _OF_A_FORK = ("async_tensor_model_parallel_allreduce", "use_triangle_attn")
 
 
-# The learning rate if "optimizer" has none: upstream's OPT_PARAMS_DEFAULTS.
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} — pass one or more YAML files, as for deepy.py")

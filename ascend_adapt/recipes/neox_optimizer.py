@@ -15,6 +15,7 @@ from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.neox_files import converted
 from ascend_adapt.recipes.options import Options, Version
 
+# Used if the key "optimizer" is not given; source: OPT_PARAMS_DEFAULTS of upstream.
 _DEFAULT_OPTIMIZER: dict[str, Any] = {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8}}
 
 
