@@ -37,8 +37,12 @@ class Run:
 def main() -> int:
     """Run the demonstration; the exit code is 1 if a job failed or the losses differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/demo"), help="default: %(default)s, removed first")
-    parser.add_argument("--data", type=Path, default=Path("data/stdlib"), help="default: %(default)s")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/demo"), help="folder of the runs, removed first (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("data/stdlib"), help="prefix of the token files (default: %(default)s)"
+    )
     args = parser.parse_args()
     shutil.rmtree(args.runs, ignore_errors=True)
     print(f"One DeepSpeed job, GPT-2 in two pipeline stages: about a minute on two free cores. Files: {args.runs}")

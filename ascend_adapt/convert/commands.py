@@ -72,7 +72,13 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
         metavar="N",
         help="size of the tokenizer's vocabulary; rows beyond it are padding and are removed",
     )
-    parser.add_argument("--make-vocab-size-divisible-by", type=int, default=128, metavar="N", help="default: 128")
+    parser.add_argument(
+        "--make-vocab-size-divisible-by",
+        type=int,
+        default=128,
+        metavar="N",
+        help="multiple that the vocabulary is padded to (default: 128)",
+    )
     parser.add_argument(
         "--config",
         nargs="+",

@@ -52,9 +52,14 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
         help="text to continue, or for GLM a text with masks; may be repeated",
     )
     generate.add_argument("--prompt-file", type=Path, metavar="FILE", help="more prompts: JSON lines with the key text")
-    generate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="default: 64")
     generate.add_argument(
-        "--temperature", type=float, metavar="T", help="default: greedy, or 1.0 with --top-k or --top-p"
+        "--max-new-tokens", type=int, default=64, metavar="N", help="maximum number of generated tokens (default: 64)"
+    )
+    generate.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="sampling temperature, 0 for greedy (default: 0, or 1.0 with --top-k or --top-p)",
     )
     generate.add_argument("--top-k", type=int, default=0, metavar="K", help="sample among the K most likely tokens")
     generate.add_argument(
@@ -95,10 +100,14 @@ def _common_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--vocab-file", metavar="FILE", help="vocabulary file, tokenizer.json or tokenizer.model")
     command.add_argument("--merge-file", metavar="FILE", help="merges file of GPT2BPETokenizer")
     command.add_argument("--batch-size", type=int, default=8, metavar="N", help="sequences per batch (default: 8)")
-    command.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="default: the checkpoint's")
+    command.add_argument(
+        "--dtype", choices=("fp32", "fp16", "bf16"), help="dtype of the weights (default: the checkpoint's)"
+    )
     command.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks, one per device")
     command.add_argument(
-        "--device", metavar="auto|npu|cuda|cpu|npu-emulated", help="default: ASCEND_ADAPT_DEVICE, else detected"
+        "--device",
+        metavar="auto|npu|cuda|cpu|npu-emulated",
+        help="device (default: ASCEND_ADAPT_DEVICE, else detected)",
     )
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--output", type=Path, metavar="FILE", help="write the result to FILE, as JSON")

@@ -17,7 +17,12 @@ SKIPPED_FOLDERS = {"__pycache__", "dist-packages", "site-packages", "idle_test",
 def parse_args() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-prefix", default="data/stdlib", metavar="PREFIX", help="default: %(default)s")
+    parser.add_argument(
+        "--output-prefix",
+        default="data/stdlib",
+        metavar="PREFIX",
+        help="prefix of the written files (default: %(default)s)",
+    )
     parser.add_argument(
         "--source",
         type=Path,
