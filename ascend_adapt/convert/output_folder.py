@@ -80,7 +80,9 @@ def check_sums(folder: Path) -> None:
         expected, _, name = line.partition("  ")
         path = home / name
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise CheckpointError(f"{home / SUMS}: lists {name[:100]!r}, expected files of its folder — do not use it")
+            raise CheckpointError(
+                f"{home / SUMS}: lists {name[:100]!r}, expected only files in its folder — do not use this checkpoint"
+            )
         if not path.is_file() or checksum(path) != expected:
             what = "differs from its recorded checksum" if path.is_file() else "is missing"
             raise CheckpointError(f"{path}: {what}, expected the file that {SUMS} lists — restore it")

@@ -200,7 +200,7 @@ class TrainingRun:
         return kind(self.config, self.mesh, part, consumed)
 
     def _samples(self, part: str, consumed: int = 0) -> Batches:
-        """Return the samples of a part; every rank must call it.
+        """Return the samples of a part; every rank must call this method.
 
         Rank 0 computes the sample order and caches it. One rank of every host that does not see this cache then
         computes it too; all other ranks read it from the cache.

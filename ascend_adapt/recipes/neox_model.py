@@ -139,5 +139,7 @@ def read_init(options: Options, name: str, hidden: int, layers: int) -> Init:
         return Init("orthogonal", gain=math.sqrt(2 / layers))
     if kind == "orthogonal":
         # Upstream passes its flag use_mup as the number of layers, and divides by it.
-        raise ConfigError(f"{name}: 'orthogonal' divides by zero upstream, expected another — use scaled_orthogonal")
+        raise ConfigError(
+            f"{name}: 'orthogonal' divides by zero upstream, expected another method — use scaled_orthogonal"
+        )
     return Init(kind)
