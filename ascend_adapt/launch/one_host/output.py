@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1 << 16
 _SECONDS_BETWEEN_DRAWINGS = 0.5
-# What a console that is slow, and not stuck, gets at the end of a job.
+# Maximum time in seconds for a slow console to accept the remaining output at the end of a job.
 _SLOW_CONSOLE_S = 60.0
 _LOOK_S = 0.1
 _MOST_NAMES = 8
 
 
 class Output:
-    """One thread that copies the pipes of all ranks until every writer has closed them."""
+    """A thread that copies the output pipes of all ranks until every writer has closed them."""
 
     def __init__(self, logs: Mapping[int, Path], append: bool, bar: ProgressBar | None = None) -> None:
-        # With one rank, no line can be cut in two by another rank's.
+        # With one rank, no output of another rank can interrupt a line.
         self._console = Console(whole_lines=len(logs) > 1, bar=bar)
         self._bar = bar
         self._logs = {rank: RankLog(path, append) for rank, path in logs.items()}
@@ -40,7 +40,7 @@ class Output:
         self._thread = threading.Thread(target=self._copy, name="output of ranks", daemon=True)
 
     def pipe(self, rank: int, console: int) -> int:
-        """Return the write end of a pipe that replaces a rank's STDOUT or STDERR."""
+        """Return the write end of a pipe that replaces a rank's standard output or error."""
         reader, writer = os.pipe()
         self._selector.register(reader, selectors.EVENT_READ, (rank, console))
         self._writers.append(writer)
@@ -55,15 +55,15 @@ class Output:
         return writer
 
     def begin(self) -> None:
-        """Copy from now on; all ranks have been started."""
+        """Start copying, after all ranks have been started."""
         for writer in self._writers:
             os.close(writer)
         self._thread.start()
 
     def finish(self, timeout: float) -> None:
-        """Wait until all output is copied, while there is progress within ``timeout`` seconds; a minute at most.
+        """Wait at most a minute until all output is copied, as long as some is copied every ``timeout`` seconds.
 
-        After that only the logs get the rest; a pipe that a process keeps open is abandoned.
+        After that, the remaining output goes only to the logs. A pipe that a process keeps open is abandoned.
         """
         began = time.monotonic()
         while self._thread.is_alive():

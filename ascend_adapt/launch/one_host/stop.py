@@ -17,12 +17,12 @@ _LOOK_EVERY_S = 0.05
 
 
 def stop(folder: Path) -> str:
-    """End the job of a run directory, wait until it is gone, and return what was done.
+    """End the job of a run directory, wait until it has ended, and return a description of the result.
 
     If each host has its own launcher, those of this host are ended; the others end when their collectives fail.
 
     Raises:
-        LaunchError: the folder is not a run directory, the job runs on another host, or it does not end.
+        LaunchError: the folder is not a run directory, its job runs on another host, or the job does not end.
     """
     run_dir = RunDirectory(folder)
     here = [found for one in run_dir.of_all_nodes() if one.job.exists() and (found := Job.read(one))[0].is_alive()]
@@ -35,10 +35,10 @@ def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
     if job.host != socket.gethostname():
         raise LaunchError(f"{folder}: its job runs on {job.host}, this is {socket.gethostname()} — stop it there")
     if job.boot != boot_id():
-        return "had ended before this host was restarted"
+        return "the job had ended before this host was restarted"
     alive = [one for one in (job.launcher, job.guardian) if one.is_alive()]
     if not alive:
-        return f"had ended already, with exit code {written.get('exit_code', 'unknown')}"
+        return f"the job had already ended, with exit code {written.get('exit_code', 'unknown')}"
     alive[0].send(signal.SIGTERM)
     patience_s = 2 * GRACE_S + written.get("grace", GRACE_S)
     deadline = time.monotonic() + patience_s
