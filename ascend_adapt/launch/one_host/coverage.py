@@ -70,7 +70,7 @@ class CoverageWatch:
         return found
 
     def _judge(self, one: Identity, settled: bool) -> Unreached | None:
-        """Return an UnreachedRank if this process is a rank without a beacon; None if not, or if it may still exec."""
+        """Return an Unreached if this process is a rank without a beacon; None if not, or if it may still exec."""
         try:
             program = Path(os.readlink(f"/proc/{one.pid}/exe")).name
             argv = _words(one.pid, "cmdline")

@@ -50,5 +50,5 @@ class Recipients:
             received, changed = beacon.read_bytes(), beacon.stat().st_mtime
         except OSError:
             return False
-        alike = END if number in END else (number,)  # SIGHUP already requested the end, so SIGTERM adds nothing.
+        alike = END if number in END else (number,)  # SIGHUP and SIGTERM both request the end.
         return bool(received) and received[-1] in alike and time.time() - changed < _RECENT_S

@@ -17,7 +17,7 @@ _LOOK_EVERY_S = 0.05
 
 
 def stop(folder: Path) -> str:
-    """End the job of a run directory, wait until it has ended, and return a description of the result.
+    """End the job of a run directory, wait until it has ended, and return its outcome in words.
 
     If each host has its own launcher, those of this host are ended; the others end when their collectives fail.
 
@@ -35,10 +35,10 @@ def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
     if job.host != socket.gethostname():
         raise LaunchError(f"{folder}: its job runs on {job.host}, this is {socket.gethostname()} — stop it there")
     if job.boot != boot_id():
-        return "the job had ended before this host was restarted"
+        return "had ended before this host was restarted"
     alive = [one for one in (job.launcher, job.guardian) if one.is_alive()]
     if not alive:
-        return f"the job had already ended, with exit code {written.get('exit_code', 'unknown')}"
+        return f"had already ended, with exit code {written.get('exit_code', 'unknown')}"
     alive[0].send(signal.SIGTERM)
     patience_s = 2 * GRACE_S + written.get("grace", GRACE_S)
     deadline = time.monotonic() + patience_s
@@ -46,7 +46,7 @@ def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
         if time.monotonic() > deadline:
             pids = ", ".join(str(one.pid) for one in alive if one.is_alive())
             raise LaunchError(
-                f"{folder}: pids {pids} still run after {patience_s:.0f} s — see what they wait for: ps -o pid,wchan"
+                f"{folder}: pids {pids} are still running after {patience_s:.0f} s — see what they wait for: ps -o pid,wchan"
             )
         time.sleep(_LOOK_EVERY_S)
     return "ended"
