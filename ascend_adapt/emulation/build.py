@@ -47,7 +47,7 @@ def find_compiler(environ: Mapping[str, str]) -> str:
         if path is not None:
             return path
     raise EmulationError(
-        f"{' or '.join(wanted)}: not found on PATH, expected a C compiler, which builds the emulated CANN "
+        f"{' or '.join(wanted)}: not found on PATH, expected a C compiler to build the emulated CANN "
         "(two seconds, once) — install gcc, or set CC"
     )
 

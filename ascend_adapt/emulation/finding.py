@@ -19,7 +19,7 @@ _INSTEAD = {
     LIMIT: "change the call to stay within the limit",
     CUDA_ONLY: "use torch.accelerator, or the same function of torch.npu",
     NOT_MOVED: "call model.to(device) before you create the optimizer",
-    SCALER: 'torch.amp.GradScaler("npu"), or bfloat16 without a scaler',
+    SCALER: 'use torch.amp.GradScaler("npu"), or bfloat16 without a scaler',
     CAST: "use float32, or compute in float64 on the host: x.cpu().double()",
     ON_THE_HOST: "each call copies its tensors to the host and back: use another operator, or call it before the loop",
     WAIT: "keep the value on the device, and read it only every N steps",

@@ -10,7 +10,7 @@ _MOST_RANKS, _MOST_COLLECTIVES = 8, 4
 _GIB = 1 << 30
 STAND_INS = (
     "full size: nothing was computed: losses, norms and other values that the host read are stand-ins; memory, shapes, "
-    "dtypes, limits and collectives are the job's own"
+    "dtypes, limits and collectives are those of the real job"
 )
 
 
