@@ -31,7 +31,7 @@ def diou(self: torch.Tensor, gtboxes: torch.Tensor, trans: bool) -> torch.Tensor
 def diou_backward(
     grad: torch.Tensor, bboxes: torch.Tensor, gtboxes: torch.Tensor, trans: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of both boxes, [4, N]."""
+    """Return the gradients of both sets of boxes, [4, N]."""
     limits.DIOU_BACKWARD.require(trans, f"trans is {trans}")
     return _gradients(_diou, grad.reshape(-1), bboxes, gtboxes)
 
@@ -48,7 +48,7 @@ def giou(self: torch.Tensor, gtboxes: torch.Tensor, trans: bool, is_cross: bool,
 def giou_backward(
     grad: torch.Tensor, bboxes: torch.Tensor, gtboxes: torch.Tensor, trans: bool, is_cross: bool, mode: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of both boxes, [4, N]."""
+    """Return the gradients of both sets of boxes, [4, N]."""
     found = f"trans is {trans}, is_cross is {is_cross}, mode is {mode}"
     limits.GIOU.require(trans and not is_cross and mode == 0, found)
     return _gradients(_giou, grad.reshape(-1), bboxes, gtboxes)
