@@ -94,7 +94,8 @@ def install() -> list[str]:
     of_torch_npu = _registered("PrivateUse1")
     without_kernel = _registered("CPU") - of_torch_npu
     for composite in ("ExplicitAutograd", "ExplicitAutogradNonFunctional", "ImplicitAutograd"):
-        without_kernel -= _registered(f"Composite{composite}")  # The operator is composed of other operators on every device.
+        # The operator is composed of other operators on every device.
+        without_kernel -= _registered(f"Composite{composite}")
     installed = []
     copies: dict[str, Callable[..., Any]] = {
         "aten::_pack_padded_sequence": _pack_padded_sequence,
@@ -343,7 +344,8 @@ def _refusal(full_name: str) -> Callable[..., Any]:
 def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     report.operator("aten::copy_")
     if self.device.type == "cpu" and source.device.type == "npu":
-        torch_npu.get_npu_format(source)  # Raises an error for a storage that torch_npu did not allocate, as torch_npu's copy does.
+        # Raises an error for a storage that torch_npu did not allocate, as torch_npu's copy does.
+        torch_npu.get_npu_format(source)
     if self.device.type == "cpu" and not non_blocking:
         report.synchronisation("copy to the host", self.numel() * self.element_size())
     if self.dtype != source.dtype and source.device.type == "npu":
@@ -370,7 +372,7 @@ def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_firs
 
 
 def _coalesce(self: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor without duplicate indices. Source: op-plugin@517f2e7 sparse/SparseCoalesceKernelOpApi.cpp."""
+    """Merge the duplicate indices of a sparse tensor. Source: op-plugin@517f2e7 sparse/SparseCoalesceKernelOpApi.cpp."""
     report.operator("aten::_coalesce")
     report.synchronisation("aten::_coalesce")
     parts = (as_cpu(self._indices()), as_cpu(self._values()))
@@ -401,7 +403,7 @@ def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torc
 
 
 def _write(tensor: torch.Tensor, result: torch.Tensor, operator: str, keeps_shape: bool) -> None:
-    """Write an operator's result into an npu tensor; resize the tensor to the result's shape unless it keeps its shape."""
+    """Write an operator's result into an npu tensor, which is resized to the result's shape unless it keeps its shape."""
     if keeps_shape and tensor.numel() == result.numel():
         result = result.view(tensor.shape)
     if tensor.shape != result.shape:

@@ -39,7 +39,8 @@ def folder(environ: Mapping[str, str]) -> Path:
         ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise EmulationError(
-            f"{home}: other users may write to it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
+            f"{home}: other users may write to it, and code is loaded from it — "
+            "chmod 0700 it, or set ASCEND_ADAPT_CACHE"
         )
     return home
 
@@ -117,7 +118,8 @@ def _locked(cache: Path) -> Iterator[None]:
 @contextmanager
 def _aside(path: Path) -> Iterator[Path]:
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        shutil.rmtree(left, ignore_errors=True)  # A killed process has left this folder: a running process would hold the lock.
+        # A killed process has left this folder: a running process would hold the lock.
+        shutil.rmtree(left, ignore_errors=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield aside

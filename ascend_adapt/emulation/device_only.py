@@ -146,14 +146,14 @@ def _int64(value: Any) -> Any:
 def histc(
     self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the histogram of a tensor of any real dtype, in that dtype; the CPU kernel only supports floating dtypes."""
+    """Return the histogram of a tensor of any real dtype, in that dtype; the CPU only supports floating dtypes."""
     wide = self if self.is_floating_point() else self.double()
     counts = torch.histc(wide, bins, min, max).to(self.dtype)
     return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
 
 def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
-    """Unscale gradients in place, or set ``found_inf`` if they overflowed; saturating devices only have an overflow flag.
+    """Unscale gradients in place, or set ``found_inf`` if they overflowed; saturating devices use an overflow flag.
 
     Source: op-plugin@517f2e7 opapi/AmpForeachNonFiniteCheckAndUnscaleKernelNpuOpApi.cpp; it clears the flag.
     """

@@ -79,7 +79,7 @@ class Finding:
 
 
 def merged(ranks: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    """Merge the findings of all ranks, the most serious first; of equal findings, keep the one with the highest count."""
+    """Merge the findings of all ranks, the most serious first; of equal findings, keep the highest count."""
     most: dict[tuple[str, str, str, int], Finding] = {}
     for facts in ranks:
         for one in facts.get("findings", ()):

@@ -87,6 +87,6 @@ def as_npu(
 
 
 def fill_stand_in(tensor: torch.Tensor, operator: str) -> None:
-    """Fill the result of an operator over tensors without values with a stand-in, if tensors of its size hold values."""
+    """Fill a result with a stand-in, if its operator had no values but tensors of its size hold values."""
     if values.hold(tensor):
         as_cpu(tensor).fill_(values.stand_in(operator, tensor.dtype))

@@ -33,8 +33,8 @@ _is_own: dict[CodeType, bool] = {}
 def of_caller() -> Line:
     """Return the innermost line of the user's code in this thread, or else in the main thread.
 
-    torch runs autograd and hooks in threads that have no Python frame of the user. In this case, the line is in the main
-    thread, which called backward(). If the program consists only of installed code, the line is in that code.
+    torch runs autograd and hooks in threads that have no Python frame of the user. In this case, the line is in the
+    main thread, which called backward(). If the program consists only of installed code, the line is in that code.
     """
     # No variable may hold this function's own frame: the cycle would keep the tensors of all callers alive.
     return _innermost(sys._getframe(1)) or _innermost(_of_main_thread()) or UNKNOWN

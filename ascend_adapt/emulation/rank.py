@@ -16,7 +16,7 @@ _is_watching = False
 
 
 def watch() -> None:
-    """Install the kernels right after the import of torch_npu, which torch imports itself, as on a machine with NPUs."""
+    """Install the kernels right after the import of torch_npu, which torch imports itself, as on an NPU machine."""
     from wrapt import register_post_import_hook
 
     global _is_watching

@@ -84,7 +84,7 @@ def _nothing_ran(processes: Mapping[str, Any], code: int) -> str:
 
 
 def _with_their_children(processes: Mapping[str, Any]) -> dict[int, Any]:
-    """Return the facts of each rank, including the processes that it started; without ranks, the facts of each process."""
+    """Return the facts of each rank, including processes that it started; without ranks, the facts of each process."""
     ranks = {int(name): dict(facts) for name, facts in processes.items() if name.isdigit()}
     if not ranks:  # The job is a command that sets no RANK.
         return dict(enumerate(processes.values()))

@@ -62,7 +62,7 @@ _MOVES = frozenset(
 
 
 def is_on() -> bool:
-    """Return whether the device saturates, which torch_npu decides at initialization from the chip and INF_NAN_MODE_*."""
+    """Return whether the device saturates, which torch_npu decides at start from the chip and INF_NAN_MODE_*."""
     return bool(library.saturates().value)
 
 

@@ -1,4 +1,4 @@
-"""float16 and bfloat16 operators that the CPU lacks, or that a device computes in float32; only ranks import this module."""
+"""float16 and bfloat16 operators that the CPU lacks, or that a device computes in float32; for ranks only."""
 
 from __future__ import annotations
 

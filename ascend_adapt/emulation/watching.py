@@ -1,4 +1,4 @@
-"""Detects mistakes that kernels cannot detect: CUDA-only calls, scalers, models and casts; only ranks import this module."""
+"""Detects mistakes that kernels cannot detect: CUDA-only calls, scalers, models and casts; for ranks only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def _scaler(call: Any, scaler: Any, args: Any, named: Any) -> None:
 
 
 def _synchronize(call: Any, instance: Any, args: Any, named: Any) -> Any:
-    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch_npu"):  # Event.synchronize reports the wait when it ends.
+    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch_npu"):
+        # Event.synchronize reports the wait when it ends.
         report.found(finding.WAIT, "torch.npu.synchronize")
     return call(*args, **named)
 

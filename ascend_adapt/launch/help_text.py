@@ -59,7 +59,11 @@ def of_dialect(dialect: str) -> str:
         f"usage: ascend-run [options] --native {dialect} [arguments of {dialect} ...]\n\n"
         "Train with the native trainer, using upstream's own arguments. An option that it does not support is an\n"
         "error, or is reported as ignored, with the reason.\n\n"
-        + (f"versions (detected from the arguments, or chosen by --upstream-version NAME):\n{versions}\n\n" if versions else "")
+        + (
+            f"versions (detected from the arguments, or set by --upstream-version NAME):\n{versions}\n\n"
+            if versions
+            else ""
+        )
         + f"examples:\n  {example}\n  {example.replace('ascend-run', 'ascend-run --dry-run', 1)}\n\n"
         "--dry-run checks the arguments and prints the configuration, the layout and the memory per rank.\n"
         "`ascend-run --help-all` lists the options that may stand before --native.\n"

@@ -165,7 +165,7 @@ def _request(known: argparse.Namespace, **derived: Any) -> Request:
 
 
 def trial_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return ascend-run's options for a trial of ``--fit``, and the words after them, from the command line of ``--fit``."""
+    """Split the command line of ``--fit`` into ascend-run's options for a trial and the words after them."""
     options, command = _split(_parser(), list(argv))
     left = _without(options, {"--fit": False, "--memory": True, "--log-dir": True})
     return left, [word for word in command if word != "--dry-run"]
@@ -174,7 +174,8 @@ def trial_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def without_effect_on_a_command(request: Request) -> list[str]:
     """Return the given options that have no effect on a command, which starts its ranks itself."""
     stated = {
-        "--nproc": None if request.device == "npu-emulated" else request.nproc,  # For a command, it is the number of devices.
+        # For a command, it is the number of devices.
+        "--nproc": None if request.device == "npu-emulated" else request.nproc,
         "--master-addr": request.master_addr,
         "--master-port": request.master_port,
         "--pass-local-rank": request.pass_local_rank,
@@ -254,7 +255,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="IP,IP",
         help="addresses of all hosts, including this one",
     )
-    add("--disable", action="append", default=[], metavar="NAME", help="do not load the plugin, or apply the patch, of this name")
+    add("--disable", action="append", default=[], metavar="NAME", help="plugin or patch that is not applied")
     add(
         "--allow-drift",
         action="append",
@@ -311,8 +312,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-dir", metavar="DIR", help="run directory (default: runs/<script>-<time>-<pid>)")
     add("--no-progress", action="store_true", help="with --native: no progress bar on a terminal")
     add("--container", "--image", metavar="IMAGE", help="run the job in a container (docker or podman)")
-    add("--src", dest="source", metavar="DIR", help="with --container: add this folder to PYTHONPATH inside the container")
-    add("--py", dest="python", metavar="PYTHON", help="with --container: interpreter inside the container (default: python3)")
+    add("--src", dest="source", metavar="DIR", help="with --container: folder to add to PYTHONPATH in the container")
+    add(
+        "--py",
+        dest="python",
+        metavar="PYTHON",
+        help="with --container: interpreter in the container (default: python3)",
+    )
     add("--wheel", metavar="FILE", help="with --container: install this wheel inside the container first")
     add("--cmd", dest="line", metavar="LINE", help="with --container: run this shell command instead of a script")
     add(

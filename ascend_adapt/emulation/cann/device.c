@@ -268,5 +268,5 @@ API uint64_t MsprofGetHashId(const char *text, size_t length) { return 1; }
 /* Called by every function that a torch_npu wheel needs and the emulation lacks; see symbols.py. */
 int emulated_missing(const char *name)
 {
-    return emulated_failure(UNSUPPORTED, "%s: the emulated CANN lacks it", name);
+    return emulated_failure(UNSUPPORTED, "%s: the emulated CANN does not have it", name);
 }

@@ -220,5 +220,5 @@ API int aclopCompileAndExecute(const char *type, int inputs, const void *const *
         return OK;
     }
     return emulated_failure(UNSUPPORTED,
-                            "operator %s: torch_npu launches it directly, and the emulated CANN lacks it", type);
+                            "operator %s: torch_npu launches it directly, and the emulated CANN does not have it", type);
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 HELD_BYTES = 1 << 20
-"""Maximum bytes of a host tensor that is computed normally. Tensors of other dtypes, such as token ids, have no limit."""
+"""Maximum bytes of a host tensor that is computed normally. Other dtypes, such as token ids, have no limit."""
 
 # Operators that initialize, convert and flatten models, or update them on the host (an offloaded optimizer).
 _OPERATORS = (

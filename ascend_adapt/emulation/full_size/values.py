@@ -59,7 +59,7 @@ def of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def only_shapes() -> bool:
-    """Return whether a kernel is called only to determine shapes, so that the tensors that it creates are meta tensors."""
+    """Return whether a kernel is called only to determine shapes, so that it creates meta tensors."""
     return bool(torch.get_default_device().type == "meta")
 
 

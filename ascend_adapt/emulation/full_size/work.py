@@ -18,7 +18,7 @@ def end_step() -> None:
 
 
 def to_json() -> dict[str, Any]:
-    """Return the operations and collectives between the last two steps, or all of them if there was at most one step."""
+    """Return the operations and collectives between the last two steps, or all of them before the second step."""
     flops, recomputed, traffic = steps[-1] if steps else _so_far()
     if len(steps) > 1:
         flops_before, recomputed_before, traffic_before = steps[-2]

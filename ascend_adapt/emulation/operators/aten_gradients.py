@@ -137,7 +137,7 @@ def stft_backward(
     onesided: bool | None,
     return_complex: bool | None,
 ) -> torch.Tensor:
-    """Return the gradient of the signal for an uncentered stft; torch composes a centered stft of padding and this operator."""
+    """Return the gradient of the signal for an uncentered stft; a centered stft is padding and this operator."""
     signal = self.detach().requires_grad_()
     taper = None if window is None else window.detach()
     sides = {"normalized": normalized, "onesided": onesided, "return_complex": True}

@@ -18,7 +18,7 @@ _SIGMOID = 1
 def top_k_of_softmax(
     x: torch.Tensor, finished: torch.Tensor | None, k: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the K largest probabilities [..., K], and their experts and rows (int32); a finished token has expert E."""
+    """Return the K largest probabilities [..., K], their experts and rows (int32); a finished token has expert E."""
     shares, experts = _largest(wide(x).softmax(-1), k)
     if finished is not None:
         experts = experts.masked_fill(finished.unsqueeze(-1), x.shape[-1])
@@ -31,7 +31,7 @@ def top_k_of_softmax(
 def top_k_of_softmax_v2(
     x: torch.Tensor, k: int, finished: torch.Tensor | None, renorm: int | None, output_softmax: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return weights [..., K], experts (int32), and, with ``output_softmax`` and without renorm, all float32 probabilities.
+    """Return weights [..., K], experts (int32), and, with ``output_softmax`` but no renorm, all float32 probabilities.
 
     With ``renorm``, the weights are the softmax of the K largest logits. A finished token has expert E.
     """
@@ -138,7 +138,8 @@ def finalize_routing(
     """Return skip1 + skip2 + the sum of scale * (row + bias of its expert) over each token's K rows, [T, H]."""
     rows = wide(expanded_permuted_rows)
     tokens = expanded_src_to_dst_row.numel() // (scales.shape[1] if scales is not None else 1)
-    of_choice = rows[expanded_src_to_dst_row.long()].reshape(-1, tokens, rows.shape[-1])  # The rows are ordered choice by choice.
+    # The rows are ordered choice by choice.
+    of_choice = rows[expanded_src_to_dst_row.long()].reshape(-1, tokens, rows.shape[-1])
     if bias is not None and export_for_source_row is not None:
         of_choice = of_choice + wide(bias)[export_for_source_row.long().t()]
     if scales is not None:

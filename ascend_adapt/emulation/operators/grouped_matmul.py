@@ -47,7 +47,7 @@ def grouped_matmul(
     output_dtype: int | torch.dtype | None,
     tuning_config: list[int] | None = None,
 ) -> list[torch.Tensor]:
-    """Return x_i @ weight_i + bias_i of each group, as one tensor with ``split_item`` 2 or 3, else as one tensor per group.
+    """Return x_i @ weight_i + bias_i of each group, as one tensor with ``split_item`` 2 or 3, else one per group.
 
     ``group_type`` 0 splits the rows of a single x by ``group_list``, 2 splits the summed dimension, -1 takes one x per
     weight.

@@ -74,7 +74,7 @@ def kernels_of(module: object) -> Iterable[OperatorKernel]:
 
 
 def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
-    """Return the function for torch.library, which counts calls, binds arguments by the installed schema, and converts tensors."""
+    """Return the function for torch.library: it counts calls, binds arguments by schema, and converts tensors."""
     # These imports need the emulated device; the declarations in this module do not.
     from ascend_adapt.emulation import full_size, saturation
     from ascend_adapt.emulation.full_size import flops, remembered, values
@@ -140,7 +140,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
 
 
 def parameter_of(argument: str, parameters: Collection[str]) -> str:
-    """Return the parameter that takes an argument; torch_npu may register as ``input`` an argument named ``self`` in its yaml."""
+    """Return the parameter for an argument; torch_npu may register as ``input`` what is ``self`` in its yaml."""
     return "self" if argument == "input" and "input" not in parameters else argument
 
 

@@ -12,7 +12,7 @@ from ascend_adapt.npu_limits import rms_norm as limits
 
 @kernel("npu_rms_norm")
 def rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return y in the input's dtype, and the reciprocal root mean square in float32, with size 1 in normalised dimensions."""
+    """Return y in the input's dtype, and the reciprocal root mean square (float32, size 1 in normalised dimensions)."""
     limits.DIMENSION_COUNT.require(self.dim() in limits.DIMENSIONS, f"input is {shape(self)}")
     _require_gamma(self, gamma)
     pair = self.dtype == gamma.dtype or (self.dtype in FLOATS and gamma.dtype == torch.float32)

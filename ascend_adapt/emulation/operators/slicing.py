@@ -39,7 +39,7 @@ def indexing(
     shrink_axis_mask: int = 0,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return self[begin:end:strides]; bit i of a mask omits a begin or end, or makes entry i ``...``, None or an int."""
+    """Return self[begin:end:strides]; bit i of a mask omits a begin or end, or makes entry i ``...``, None or int."""
     found = f"begin is {list(begin)}, end is {list(end)}, strides are {list(strides)}, input is {shape(self)}"
     limits.STRIDES.require(len(begin) == len(end) == len(strides) and all(step > 0 for step in strides), found)
     index: list[object] = []
@@ -58,7 +58,7 @@ def indexing(
 
 @kernel("npu_pad")
 def pad(input: torch.Tensor, paddings: list[int]) -> torch.Tensor:
-    """Pad the input with zeros; ``paddings`` holds the numbers before and after for each dimension, from the first on."""
+    """Pad the input with zeros; ``paddings`` holds the numbers before and after each dimension, from the first on."""
     limits.PADDINGS.require(len(paddings) == 2 * input.dim(), f"paddings are {list(paddings)}, input is {shape(input)}")
     pairs = [paddings[place : place + 2] for place in range(0, len(paddings), 2)]
     return torch.nn.functional.pad(input.detach(), [number for pair in reversed(pairs) for number in pair])

@@ -32,7 +32,7 @@ def gather_stats_with_counts(
     eps: float,
     counts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean and reciprocal deviation over all ranks, from each rank's; update the running statistics in place."""
+    """Return the mean and reciprocal deviation over all ranks; update the running statistics in place."""
     means, number = wide(mean), wide(counts).reshape(-1, 1)
     squares = wide(invstd).pow(-2) - eps + means.square()
     return _merged((means * number).sum(0), (squares * number).sum(0), running_mean, running_var, momentum, eps, number)

@@ -1,4 +1,4 @@
-"""Token permutation for mixtures of experts: sorts tokens by expert, and restores them, weighted by router probabilities.
+"""Token permutation for mixtures of experts: sorts tokens by expert, and restores them, weighted by probabilities.
 
 ``sorted_indices`` [T * K] maps each choice of each token (a token's K choices are adjacent) to its row in the permuted
 tokens. Rows from ``num_out_tokens`` on are dropped. Without padding, ``restore_shape`` has no further information.
@@ -21,7 +21,7 @@ from ascend_adapt.npu_limits import token_permutation as limits
 def permute(
     tokens: torch.Tensor, indices: torch.Tensor, num_out_tokens: int | None, padded_mode: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens [T, H], repeated for each of their K experts and sorted by expert, and ``sorted_indices`` (int32)."""
+    """Return the tokens [T, H], one copy per choice, sorted by expert, and ``sorted_indices`` (int32)."""
     limits.NOT_PADDED.require(not padded_mode, "padded_mode is True")
     fits = indices.dim() in (1, 2) and tokens.dim() == 2 and indices.shape[0] == tokens.shape[0]
     limits.TOKENS.require(fits, f"tokens are {shape(tokens)}, indices are {shape(indices)}")
@@ -87,7 +87,8 @@ def unpermute_grad(
     spread = grad.unsqueeze(1).expand(-1, choices, -1)
     weighted = spread if probs is None else spread * wide(probs).unsqueeze(-1)
     of_tokens = grad.new_zeros(permuted_tokens_size_0 + 1, grad.shape[1])
-    places = sorted_indices.reshape(-1).long().clamp(max=permuted_tokens_size_0)  # The additional row is for dropped tokens.
+    # The additional row is for dropped tokens.
+    places = sorted_indices.reshape(-1).long().clamp(max=permuted_tokens_size_0)
     of_tokens.index_copy_(0, places, weighted.reshape(-1, grad.shape[1]).to(of_tokens.dtype))
     of_probs = None
     if probs is not None and permuted_tokens is not None:
@@ -184,7 +185,7 @@ def unpermute_by_map(
     routing_map: torch.Tensor | None,
     drop_and_pad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Return the tokens (of ``restore_shape``), the row and token of each summand for the gradient, and the rows' ``probs``."""
+    """Return the tokens (``restore_shape``), the row and token of each summand, and the rows' ``probs``."""
     token, row = _summands(sorted_indices, restore_shape[0], drop_and_pad)
     weights = _weights(token, row, probs, routing_map, drop_and_pad)
     rows = wide(permuted_tokens)[row]

@@ -1,4 +1,4 @@
-"""Signal handling in each Python process of a job: SIGUSR1 and SIGUSR2 do not end it; its beacon lists received signals.
+"""Signal handling in each Python process of a job: SIGUSR1 and SIGUSR2 do not end it; a beacon lists received signals.
 
 Standard library only, and only its fast C modules: every Python process of the job runs this.
 """
@@ -32,8 +32,8 @@ def outlive_passed() -> None:
 def keep_received(beacon: int) -> None:
     """Append each signal that a Python handler receives to the beacon, so that the guardian does not send it again.
 
-    Takes over the beacon's descriptor and moves it to a high number: a program that closes low descriptors and opens files
-    would otherwise get signal bytes into one of them. Another owner of the wakeup descriptor, such as asyncio,
+    Takes over the beacon's descriptor and moves it to a high number: a program that closes low descriptors and opens
+    files would otherwise get signal bytes into one of them. Another owner of the wakeup descriptor, such as asyncio,
     replaces it.
     """
     try:

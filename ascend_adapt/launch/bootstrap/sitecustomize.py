@@ -25,7 +25,7 @@ _OFF = ("0", "false", "no", "off")
 
 
 class TargetFinder:
-    """Import finder that adapts this process just before the first import of a package that has patches; it finds no module."""
+    """Import finder that finds nothing, but adapts this process before the first import of a package with patches."""
 
     def __init__(self, roots: frozenset[str]) -> None:
         self.roots = roots
@@ -77,7 +77,7 @@ def _begin() -> None:
     if os.environ.get("ASCEND_ADAPT", "").lower() in _OFF:
         return
     if os.environ.get("ASCEND_ADAPT_DEVICE") == "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES"):
-        # DeepSpeed's launcher sets this variable for each rank, even on a CPU. It would expose the GPUs that --device cpu hides.
+        # DeepSpeed's launcher sets this variable even on a CPU. It would expose the GPUs that --device cpu hides.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if os.environ.get("RANK"):
         _claim_rank()
@@ -144,7 +144,7 @@ def _claim_rank() -> None:
 
 
 def _record_uncaught() -> None:
-    """Record the exception that ends this rank, so that the launcher can explain failures of ranks that a command has started."""
+    """Record the exception that ends this rank, so that the launcher can explain failures of a command's ranks."""
     shown_by = sys.excepthook
 
     def show_and_record(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -163,7 +163,8 @@ def _adapt_now() -> None:
     try:
         _adapt()
     except Exception as error:
-        # For an ordinary exception, site prints one line and continues without the patches. An error of member.join must stop the process.
+        # After an exception, site would print one line and continue without the patches. An error of member.join must
+        # stop the process.
         print(f"ascend_adapt: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 

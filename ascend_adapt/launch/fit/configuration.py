@@ -1,4 +1,4 @@
-"""Reads a job's memory settings from its arguments and configuration files, and writes changed copies of those files."""
+"""Reads a job's memory settings from its arguments and configuration files, and writes changed copies of the files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BY_HAND = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """The configuration of one job: its arguments after ascend-run's options, and its files, which can be copied and changed."""
+    """The configuration of one job, which can be changed in copies: arguments after ascend-run's options, and files."""
 
     names: Names
     words: tuple[str, ...]
@@ -137,7 +137,7 @@ class Configuration:
         return changed, differences
 
     def _stands_in(self, file: ConfigurationFile, name: str) -> bool:
-        """Return whether a value is changed in this file: the file that sets it, or else the first file if no option sets it."""
+        """Return whether this file is the one to change: it sets the value, or it is the first and no option sets it."""
         here = file.get(self.names.keys[name])
         if here is not None:
             return bool(here != "auto")
@@ -189,7 +189,9 @@ class Configuration:
             config.parallel.sequence,
         )
         if found != setting:
-            raise ConfigError(f"{self.names.kind}: became {found} after the change, expected {setting} — change it yourself")
+            raise ConfigError(
+                f"{self.names.kind}: became {found} after the change, expected {setting} — change it yourself"
+            )
 
     def _with_copies(self, given: Sequence[str], folder: Path) -> list[str]:
         """Return the arguments with each file, or the folder of all of them, replaced by its copy."""

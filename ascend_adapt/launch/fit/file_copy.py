@@ -35,7 +35,7 @@ class ConfigurationFile:
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: {one_line(error)}, expected YAML or JSON — correct the file") from error
         if not isinstance(values, dict):
-            raise ConfigError(f"{path}: is a {type(values).__name__}, expected a mapping of keys to values — correct the file")
+            raise ConfigError(f"{path}: is a {type(values).__name__}, expected keys and values — correct the file")
         return cls(path, text, {_plain(key): value for key, value in values.items()})
 
     def get(self, keys: tuple[str, ...]) -> Any:

@@ -81,7 +81,7 @@ class Search:
         return not confirmed.failed
 
     def _least(self, setting: Setting, choices: Choices) -> float:
-        """Return a lower bound of a setting's peak in bytes, assuming that each change saves at most what it saves alone.
+        """Return a lower bound of a setting's peak in bytes: each change saves at most as much as it saves alone.
 
         The bound is 0 for a single change, which is measured before every combination that contains it.
         """
@@ -150,7 +150,7 @@ def _shown(result: Measured) -> str:
 
 
 def _table(search: Search) -> list[str]:
-    """Return the table of all trials: setting, peak memory of the rank that uses the most, whether it fits, and its cost."""
+    """Return the table of all trials: setting, highest peak memory of a rank, whether it fits, and cost."""
     sizes = sorted({*_SIZES, search.gib})
     head = ["setting", "peak", "reserved", *(f"fits {size} GiB" for size in sizes), "recomputed", "moved per step"]
     rows = [head]

@@ -40,8 +40,8 @@ Choices = Mapping[str, Sequence[Any]]
 def cost(setting: Setting, given: Setting) -> float:
     """Return the relative cost of a setting compared with the given one, used only to order the trials.
 
-    Sequence parallelism, ZeRO-1 and ZeRO-2 communicate as many bytes as before; ZeRO-3 communicates 1.5 times as many. A smaller
-    micro batch has smaller matrix products. Recomputation repeats the forward pass.
+    Sequence parallelism, ZeRO-1 and ZeRO-2 communicate as many bytes as before; ZeRO-3 communicates 1.5 times as many.
+    A smaller micro batch has smaller matrix products. Recomputation repeats the forward pass.
     """
     halvings = 0 if not (given.micro and setting.micro) else (given.micro // setting.micro).bit_length() - 1
     return (

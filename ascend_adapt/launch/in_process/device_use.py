@@ -49,7 +49,7 @@ def is_unused(run_dir: Path, *, requested: bool) -> bool:
 
 
 def _notice_models(module: ModuleType, models: list[bool]) -> None:
-    """Append to ``models`` when a module registers a parameter; before torch 2.0, assume that every process makes a model."""
+    """Append to ``models`` when a module registers a parameter; before torch 2.0, assume that there is a model."""
     register = getattr(module, "register_module_parameter_registration_hook", None)
     if register is None:
         models.append(True)

@@ -77,7 +77,7 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
 def _report(run_dir: RunDirectory, rank: int, moment: str, facts: dict[str, dict[str, str]]) -> dict[str, Any]:
     """Write this rank's status, with the facts recorded at each stage so far, and return it."""
     status = enabling.status()
-    # The first facts of each stage are kept: if the script swallowed the error about differing ranks, it is raised again.
+    # The first facts of each stage are kept, so an error about differing ranks is raised again if the script caught it.
     facts.setdefault(moment, agreement.facts(status, enabling.kernel_backends()))
     data = {
         "rank": rank,

@@ -23,7 +23,8 @@ def main(argv: Sequence[str]) -> None:
     _ascend_adapt_signals.outlive_passed()  # Under --no-adapt there is no bootstrap.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # Line-buffered, as on a terminal, so that the launcher can forward each line at once.
+            # Line-buffered, as on a terminal, so that the launcher can forward each line at once.
+            stream.reconfigure(line_buffering=True)
     # Under --no-adapt no bootstrap has set this variable. Children of this rank must not be mistaken for the rank.
     os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
     try:

@@ -73,7 +73,9 @@ def engine() -> str:
     for name in ENGINES:
         if shutil.which(name) is not None:
             return name
-    raise LaunchError(f"--container: neither {' nor '.join(ENGINES)} found on PATH — install one of them, or leave --container out")
+    raise LaunchError(
+        f"--container: neither {' nor '.join(ENGINES)} found on PATH — install one, or leave --container out"
+    )
 
 
 def command(
@@ -108,7 +110,7 @@ def command(
     mounts = [(str(folder), "")]
     if request.source is not None:
         if not Path(request.source).is_dir():
-            raise LaunchError(f"--src {request.source}: is not a folder, expected the source folder to mount — correct the path")
+            raise LaunchError(f"--src {request.source}: is not a folder, expected a folder to mount — correct the path")
         mounts.append((os.path.abspath(request.source), ""))
     if request.wheel is not None:
         if not Path(request.wheel).is_file():
@@ -192,7 +194,7 @@ def remove(job: Plan) -> None:
 
 
 def _passed_on(request: Request, environ: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables to forward, without those for install paths and devices, which differ inside."""
+    """Return the names of the variables to forward, without those of install paths and devices, which differ inside."""
     environment.check_exported(environ, request.export)
     return [
         name

@@ -68,7 +68,7 @@ def _native(request: Request, dialect: str, arguments: Sequence[str]) -> Request
 
 def _why(target: str, missing: Sequence[str]) -> str:
     named = ", ".join(missing)
-    return f"{target}: {named} cannot be imported here; the native trainer runs with its arguments, this code does NOT run"
+    return f"{target}: {named} cannot be imported here; the native trainer uses its arguments, this code does NOT run"
 
 
 def _missing(names: Sequence[str], folder: str) -> list[str]:

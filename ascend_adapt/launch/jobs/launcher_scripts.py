@@ -15,7 +15,7 @@ _RUNNERS = (
 
 
 def is_launcher(script: Path) -> bool:
-    """Return whether a script has a launcher's known name or imports a launcher's module; the script is parsed, not run."""
+    """Return whether a script has a launcher's name or imports a launcher's module; the script is parsed, not run."""
     if script.name in _NAMES:
         return True
     try:

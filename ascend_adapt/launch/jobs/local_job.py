@@ -38,7 +38,7 @@ class LocalJob(Job):
         request, environ = context.request, context.environ
         share = None if host is not None else cluster_environment.of_this_host(request, environ, network.addresses)
         if share is not None and request.max_restarts:
-            raise UsageError("--max-restarts: needs one launcher for all hosts, but each host has its own — use --hostfile instead")
+            raise UsageError("--max-restarts: needs one launcher for all hosts, each host has its own — use --hostfile")
         if share is None and host is None and (warning := cluster_environment.overlooked(environ)):
             context.notes.append(warning)
         nodes = share.nodes if share is not None else 1

@@ -45,7 +45,7 @@ def check(request: Request, environ: Mapping[str, str]) -> None:
 
 
 def _script(request: Request) -> Path | None:
-    """Return the script that this interpreter will run, or None if another interpreter, with other packages, may run it."""
+    """Return the script that this interpreter will run, or None if another interpreter may run it."""
     if request.form == "module":
         return None
     words = [request.target]
@@ -81,7 +81,7 @@ def _missing_part(module: str, folder: str) -> str:
     """Return the module name that Python's error will show if a module of an installed package is missing, else ""."""
     parts, places = module.split("."), [folder, *sys.path]
     for number, part in enumerate(parts, 1):
-        # Only the last part of the name: with its parents, a folder without __init__.py is looked up in sys.modules[parent].
+        # Only the last part of the name: a full name of a namespace package would be looked up in sys.modules[parent].
         spec = PathFinder.find_spec(part, places)
         if spec is None:
             return ".".join(parts[:number]) if number > 1 else ""

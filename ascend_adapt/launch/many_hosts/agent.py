@@ -150,7 +150,7 @@ class Agent:
         return json_object(payload)
 
     def _begin(self, order: Mapping[str, Any]) -> tuple[GuardedRun, list[tuple[Kind, int]], int]:
-        """Start the guardian; return the guardian, the output pipes of the ranks, and the descriptor of the guardian's report."""
+        """Start the guardian; return it, the output pipes of the ranks, and the descriptor of the guardian's report."""
         try:
             os.chdir(order["folder"])
         except OSError as error:
@@ -193,10 +193,10 @@ class Agent:
         if "0" in (rank.env["LOCAL_RANK"] for rank in ranks if rank.rank == 0):
             port = order["master_port"]
             if port != self._ports.rendezvous and not is_free(port):
-                raise LaunchError(f"port {port}: is busy, expected a free port for rank 0 — choose another --master-port")
+                raise LaunchError(f"port {port}: is busy, expected one that is free — choose another --master-port")
 
     def _copy(self, kind: Kind, pipe: int) -> None:
-        """Forward the output of the ranks; keep reading it even if the launcher is gone, so that the ranks do not block."""
+        """Forward the output of the ranks; keep reading even if the launcher is gone, so that ranks do not block."""
         while data := os.read(pipe, _AT_ONCE):
             self._sender.send(frame(kind, data))
 
@@ -242,7 +242,7 @@ class Agent:
 
 
 def hello(port: int) -> dict[str, Any]:
-    """Return the host's facts, which the launcher compares before it sends an order; ``port`` is reserved on this host."""
+    """Return this host's facts, which the launcher compares before it sends an order; ``port`` is reserved here."""
     from ascend_adapt import __version__
 
     device, _ = probe.detect_device(os.environ)

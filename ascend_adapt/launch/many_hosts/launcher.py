@@ -269,7 +269,7 @@ class HostsLauncher:
         wrong = [link for link in self._links if (link.ended or {})["code"]]
         if not wrong:
             return 0
-        # No rank failed on this host, so its guardian was killed. Later exit codes are the result of the launcher's signal.
+        # No rank failed on this host, so its guardian was killed. Later exit codes are due to the launcher's signal.
         first_ended = min(wrong, key=lambda link: link.ended_at)
         code = int((first_ended.ended or {})["code"])
         self._fail(f"host {first_ended.name}: ended with {code_name(code)}")

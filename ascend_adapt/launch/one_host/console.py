@@ -60,7 +60,7 @@ class Console:
         return max(stream.accepted_at for stream in self._streams.values())
 
     def show(self, source: Hashable, console: int, data: bytes, ended: bool = False) -> None:
-        """Write ``data`` of a source to STDOUT or STDERR; an unfinished line is held until the line or the source ends."""
+        """Write ``data`` of a source to STDOUT or STDERR; hold an unfinished line until the line or the source ends."""
         text = self._held.pop((source, console), b"") + data
         if self._whole_lines and not ended and len(text) < _LONGEST_LINE:
             end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
@@ -166,7 +166,8 @@ class _Stream:
                 if error.errno in _FULL:
                     problem, self._has_failed = "" if self._has_failed else str(error.strerror), True
                     return len(view), problem
-                self._is_gone = True  # The terminal is closed, or a reader such as `head` has exited; the job continues, as under nohup.
+                # The terminal is closed, or a reader such as `head` has exited; the job continues, as under nohup.
+                self._is_gone = True
                 return 0, ""
             if time.monotonic() - waited_since >= min(patience_s, self.patience_s):
                 return len(view), ""

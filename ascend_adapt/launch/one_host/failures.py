@@ -77,7 +77,7 @@ def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: Tra
 
 
 def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
-    """Return the earliest failure: a rank may have failed earlier than the rank of ``seen``, whose process ended first."""
+    """Return the earliest failure: a rank may have failed before the rank of ``seen``, whose process ended first."""
     if seen.rank is None:
         return seen
     recorded = list(_recorded(run_dir).values())
@@ -96,7 +96,7 @@ def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int] 
 
 
 def hidden_by_a_command(run_dir: RunDirectory, since_ns: int) -> Failure | None:
-    """Return the first rank failure hidden by a command that ended with exit code 0, such as a script ending in ``tee``.
+    """Return the first failure of a rank that a command with exit code 0 has hidden, such as a script ending in ``tee``.
 
     A failure does not count if a later process of the same rank exists, because a launcher or a loop has restarted it.
     """

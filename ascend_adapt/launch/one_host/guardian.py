@@ -205,7 +205,7 @@ class Guardian:
                 self._unreached.append(str(unreached))
                 say(str(unreached))
                 if self._assignment.strict:
-                    return Failure(None, time.time_ns(), 1, "--strict: the job stops, because every rank must be adapted")
+                    return Failure(None, time.time_ns(), 1, "--strict: the job stops, every rank must be adapted")
         return None
 
     def _end_all(self, failure: Failure | None) -> list[Identity]:
@@ -257,7 +257,7 @@ class Guardian:
             self._requests.to_end(number, source)
 
     def _pass_on(self) -> None:
-        """Pass signals to the processes that handle them, once it is known which processes have already received them."""
+        """Pass signals to the processes that handle them, once it is known which have already received them."""
         for number, since in list(self._passing.items()):
             waited_s = time.monotonic() - since
             if waited_s < SETTLE_S:
@@ -279,7 +279,7 @@ def _progress_bar() -> ProgressBar:
 
 def ends_by(number: int, grace: float) -> str:
     """Describe the effect of a signal that ends the job."""
-    return f"{signal.Signals(number).name}: the job ends, SIGKILL follows after {grace:g} s; a second signal skips the wait"
+    return f"{signal.Signals(number).name}: the job ends, SIGKILL after {grace:g} s; a second signal skips the wait"
 
 
 def passed(number: int, handling: int) -> str:

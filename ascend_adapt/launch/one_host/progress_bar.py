@@ -1,4 +1,4 @@
-"""Progress bar of a native run, on the last line of the terminal; rank 0 sends one JSON line per step through a pipe."""
+"""Progress bar of a native run, on the last line of the terminal; rank 0 sends one JSON line per step by a pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ERASE = b"\x1b[2K"
 
 
 class ProgressBar:
-    """Renders the progress bar for a terminal; it leaves the cursor at the line's start, so other text overwrites the bar."""
+    """Renders the progress bar; the cursor is left at the start of the line, so other text overwrites the bar."""
 
     def __init__(self) -> None:
         self._bar = Progress(

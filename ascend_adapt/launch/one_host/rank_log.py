@@ -26,7 +26,7 @@ class RankLog:
             ) from error
 
     def write(self, data: bytes) -> str:
-        """Append ``data``, preceded by a line about missing bytes, if any; return a problem the first time it occurs."""
+        """Append ``data``, after a line about missing bytes, if any; return a problem the first time it occurs."""
         is_first = not self.why
         if self._gap and data:
             note = f"\nascend-run: {self._gap} bytes are missing here: {self.why}\n"

@@ -24,7 +24,7 @@ class Recipients:
         self._job, self._beacons = job, beacons
 
     def needs(self, one: Identity, number: int, waited_s: float) -> bool | None:
-        """Return whether to send a signal that was requested ``waited_s`` seconds ago, or None if it is too early to know.
+        """Return whether to send a signal that was requested ``waited_s`` seconds ago, or None if it is too early.
 
         A second delivery would interrupt a signal handler during a save; without a handler it is harmless. A nested
         launcher signals its processes itself.

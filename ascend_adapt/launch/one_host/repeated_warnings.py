@@ -1,4 +1,4 @@
-"""Filters warnings of torch, torch_npu and Python that several ranks print: the console shows each once, each log all."""
+"""Filters warnings of torch, torch_npu and Python that several ranks print: only the logs keep repetitions."""
 
 from __future__ import annotations
 

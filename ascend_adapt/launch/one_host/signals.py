@@ -20,7 +20,7 @@ HANDLED = (*END, *PASSED)
 TIME_TO_SAVE = (signal.SIGTERM, signal.SIGHUP)
 """Signals after which the full ``--grace`` period applies, because nobody is waiting at a terminal."""
 NOT_WAITED_FOR = signal.SIGKILL
-"""Signal to a guardian to end the job, with at most the default grace period: the launcher is gone, or a host failed."""
+"""Signal that makes a guardian end the job, with at most the default grace: the launcher is gone, or a host failed."""
 
 _TYPED = (signal.SIGINT, signal.SIGQUIT)
 # srun forwards signals that slurmstepd has already sent to every process; systemd can send SIGHUP right after SIGTERM.
@@ -52,7 +52,7 @@ class Requests:
         self._passed: dict[int, float] = {}
 
     def to_end(self, number: int, source: Source) -> None:
-        """Count a request to end the job. Only a signal that reaches the same process again, later, is a second request."""
+        """Count a request to end the job. A signal to the same process, some time later, is a second request."""
         earlier = self._first.get(source)
         if earlier is None:
             self._first[source] = (number, self._now())

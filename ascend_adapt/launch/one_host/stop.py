@@ -46,7 +46,8 @@ def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
         if time.monotonic() > deadline:
             pids = ", ".join(str(one.pid) for one in alive if one.is_alive())
             raise LaunchError(
-                f"{folder}: pids {pids} are still running after {patience_s:.0f} s — see what they wait for: ps -o pid,wchan"
+                f"{folder}: pids {pids} are still running after {patience_s:.0f} s — "
+                "see what they wait for: ps -o pid,wchan"
             )
         time.sleep(_LOOK_EVERY_S)
     return "ended"

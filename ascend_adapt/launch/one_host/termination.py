@@ -12,7 +12,7 @@ from ascend_adapt.launch.one_host.processes import Identity
 
 GRACE_S = 10.0
 SAVING_GRACE_S = 600.0
-"""Grace period of a native run that saves checkpoints, in seconds: at SIGTERM it finishes a step and saves a checkpoint."""
+"""Grace period in seconds of a native run that saves checkpoints: at SIGTERM it finishes a step and saves."""
 _KILL_WAIT_S = 10.0
 _LOOK_EVERY_S = 0.02
 

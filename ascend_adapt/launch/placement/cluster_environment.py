@@ -17,7 +17,7 @@ from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.request import Request
 
 DEFAULT_PORT = 29500
-# Slurm's special steps (batch script, interactive shell of salloc, extern) have numbers from here on; srun counts from 0.
+# Slurm's special steps (batch script, shell of salloc, extern) have numbers from here on; srun counts from 0.
 _OWN_STEPS = 0xFFFFFFF0
 # Variables of Open MPI, of MPICH and Intel MPI, and of MVAPICH.
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -26,7 +26,7 @@ _ON_PURPOSE = "if only this copy starts a job, give --nnodes 1"
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """This host's node rank among ``nodes``; ``source`` is the origin of the values, ``nproc`` the ranks per host, if known."""
+    """This host's node rank among ``nodes``; ``source`` is the origin of these values, ``nproc`` the ranks per host or None."""
 
     nodes: int
     node: int
@@ -80,7 +80,7 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
                 f"SLURM_STEP_NUM_TASKS={tasks}: srun starts ascend-run {tasks} times on {nodes} "
                 f"{'nodes' if nodes > 1 else 'node'}, expected "
                 + (
-                    "once, because it reaches the other hosts of the hostfile itself — run it in the batch script itself"
+                    "once, it reaches the other hosts of the hostfile itself — run it in the batch script"
                     if request.hostfile is not None
                     else f"once per node — use srun --ntasks-per-node=1, ascend-run starts the ranks; {_ON_PURPOSE}"
                 )

@@ -1,4 +1,4 @@
-"""Environment variables of a job's processes: variables for the patches, and defaults that the user's values override."""
+"""Environment variables of a job's processes: those for the patches, and defaults that the user's values override."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def check_exported(environ: Mapping[str, str], export: Sequence[str]) -> None:
         LaunchError: some variables are not set.
     """
     if missing := [name for name in export if name not in environ]:
-        raise LaunchError(f"--export {', '.join(missing)}: not set here, expected variables that are set — set them, or remove the option")
+        raise LaunchError(f"--export {', '.join(missing)}: not set here, expected variables to forward — set them")
 
 
 def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, str]:

@@ -23,7 +23,9 @@ def chosen(request: Request, devices_found: int, warn: Callable[[str], None]) ->
     """
     if request.hostfile is not None:
         if request.node is not None or request.node_ips:
-            raise LaunchError("--hostfile with --node-rank or --node-ips: the hostfile determines both — remove these options")
+            raise LaunchError(
+                "--hostfile with --node-rank or --node-ips: the hostfile determines both — remove these options"
+            )
         hosts = hostfile.read(Path(request.hostfile), warn)
     elif request.include or request.exclude:
         hosts = (Host(LOCALHOST, tuple(range(devices_found))),)

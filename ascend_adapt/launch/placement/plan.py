@@ -22,8 +22,9 @@ _SECRET = re.compile(
 )
 
 
-class RankCommand(NamedTuple):  # Not frozen: creating frozen instances takes four times as long, and a plan may have 80,000.
-    """One process of a plan: its host, environment and arguments; ``rank`` is None for a command that is started once."""
+class RankCommand(NamedTuple):
+    # Not frozen: creating frozen instances takes four times as long, and a plan may have 80,000.
+    """One process of a plan: host, environment and arguments; ``rank`` is None for a command that is started once."""
 
     host: str
     rank: int | None
@@ -138,7 +139,8 @@ def of_ranks(
     several = len(hosts) > 1
     if several and any(host.name in (LOCALHOST, "127.0.0.1", "::1") for host in hosts):
         raise LaunchError(
-            f"{LOCALHOST} together with {len(hosts) - 1} other hosts: the other hosts cannot reach this host by that name — use its host name"
+            f"{LOCALHOST} together with {len(hosts) - 1} other hosts: they cannot reach this host by that name "
+            "— use its host name"
         )
     nproc = len(hosts[0].slots)
     if share is not None:

@@ -102,7 +102,7 @@ class Connection:
         elif kind is Kind.BEGAN:
             self.has_begun = True
             now = time.time_ns()
-            # Assume that the agent read its clock in the middle of the round trip; the error is at most half a round trip.
+            # The agent's clock in the middle of the round trip; the error is at most half a round trip.
             self.ahead_ns = json_object(payload)["time_ns"] - (self._ordered_ns + now) // 2
         elif kind is Kind.STATUS:
             statuses.append(json_object(payload))

@@ -35,7 +35,7 @@ class PdshTransport(Transport):
 
     @classmethod
     def why_unusable(cls, addresses: Sequence[str]) -> str:
-        """Return why pdsh cannot reach these hosts; for example, it reads the text before a colon as a module's name."""
+        """Return why pdsh cannot reach these hosts; for example, it reads the text before a colon as a module name."""
         if colon := [address for address in addresses if ":" in address]:
             return f"{colon[0]} contains a colon, pdsh accepts names and IPv4 addresses — use --launcher ssh"
         return super().why_unusable(addresses)
@@ -140,7 +140,7 @@ class PdshTransport(Transport):
             waiting.close()
 
     def _give_up(self, hearing: Sequence[threading.Thread], never_called: dict[str, socket.socket]) -> None:
-        """Treat the hosts that have not called back when pdsh ends as unreachable, for example because pdsh could not start."""
+        """Mark the hosts that have not called back when pdsh ends as lost; for example, pdsh may not have started."""
         for thread in hearing:
             thread.join()
         with self._changed:

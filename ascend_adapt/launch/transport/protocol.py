@@ -105,7 +105,7 @@ class FrameSender:
         self._left = bytearray(_MARK if marked else b"")
 
     def send(self, data: bytes = b"") -> bool:
-        """Write as much as the descriptor accepts, and keep the rest for the next call; return False if the reader is gone."""
+        """Write as much as the descriptor accepts, and keep the rest for the next call; False if the reader is gone."""
         with self._lock:
             self._left += data
             try:

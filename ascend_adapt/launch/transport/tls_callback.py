@@ -119,7 +119,7 @@ def accept(connection: socket.socket, context: ssl.SSLContext) -> tuple[ssl.SSLS
 
 
 def relay(tls: ssl.SSLSocket, plain: socket.socket) -> None:
-    """Copy bytes in both directions until either end closes; use one thread, because threads must not share a TLS connection."""
+    """Copy bytes in both directions until either end closes, in one thread, because threads must not share TLS."""
     tls.setblocking(False)
     plain.setblocking(False)
     # select() cannot be used: with a few hundred hosts, descriptors exceed its limit.

@@ -31,7 +31,7 @@ class Transport(ABC):
 
     @abstractmethod
     def links(self, addresses: Sequence[str]) -> list[Connection]:
-        """Return a connection to an agent on each host, in the order of the hosts; the agents may not have started yet."""
+        """Return a connection to an agent on each host, in the order of the hosts; agents may not have started yet."""
 
     @abstractmethod
     def why_not(self, link: Connection, waited_s: float) -> str:

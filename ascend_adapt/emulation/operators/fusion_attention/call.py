@@ -98,8 +98,8 @@ class FusionAttentionCall:
     def statistics(self, tensor: torch.Tensor, place: AxisPlace) -> torch.Tensor:
         """Return the view [N, Sq, 8] of one sequence in softmax_max or softmax_sum.
 
-        For packed tokens without softmax_layout="TND", the memory of the [T, N, 8] tensor holds one [N, Sq, 8] block per
-        document (MindSpeed's ring attention undoes this in its flatten_softmax).
+        For packed tokens without softmax_layout="TND", the memory of the [T, N, 8] tensor holds one [N, Sq, 8] block
+        per document (MindSpeed's ring attention undoes this in its flatten_softmax).
         """
         if not self.layout.packed:
             return tensor[place.index]

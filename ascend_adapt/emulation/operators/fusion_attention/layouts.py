@@ -48,7 +48,7 @@ class TensorLayout:
         return int(tensor.shape[self.name.index("T" if self.packed else "S")])
 
     def sequence(self, tensor: torch.Tensor, place: AxisPlace, heads: int) -> torch.Tensor:
-        """Return one sequence as a view [N, S, D] of a tensor in this layout; writing to the view writes to the tensor."""
+        """Return one sequence as a view [N, S, D] of a tensor in this layout; both share memory."""
         if self.packed:
             return tensor[place.start : place.end].transpose(0, 1)
         if self.name == "BNSD":
@@ -77,7 +77,7 @@ def layout_of(name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Te
 
 
 def packed_places(ends: Sequence[int] | torch.Tensor | None) -> list[AxisPlace]:
-    """Return the positions of documents with cumulative ends such as ``[2, 4, 9]``; trailing zeros mark omitted sequences."""
+    """Return the positions of documents from cumulative ends such as ``[2, 4, 9]``; trailing zeros are omitted sequences."""
     values = [int(end) for end in ends] if ends is not None else []
     while values and values[-1] == 0 and any(values):
         values.pop()

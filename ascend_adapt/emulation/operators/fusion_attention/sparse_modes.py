@@ -155,7 +155,7 @@ def outside_band(rows: int, columns: int, pre: int, following: int, shift: int) 
 
 @cache
 def compressed_mask(mode: int) -> torch.Tensor | None:
-    """Return the compressed mask of a mode, which is the same for all lengths, or None if the mode takes a full mask."""
+    """Return the compressed mask of a mode, which is the same for all lengths, or None for a mode with a full mask."""
     if mode not in (*COMPRESSED, 6):
         return None
     above = torch.ones(limits.MASK_SIDE, limits.MASK_SIDE, dtype=torch.bool, device="cpu").triu(1)
