@@ -372,7 +372,7 @@ def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_firs
 
 
 def _coalesce(self: torch.Tensor) -> torch.Tensor:
-    """Merge the duplicate indices of a sparse tensor. Source: op-plugin@517f2e7 sparse/SparseCoalesceKernelOpApi.cpp."""
+    """Merge duplicate indices of a sparse tensor. Source: op-plugin@517f2e7 sparse/SparseCoalesceKernelOpApi.cpp."""
     report.operator("aten::_coalesce")
     report.synchronisation("aten::_coalesce")
     parts = (as_cpu(self._indices()), as_cpu(self._values()))
@@ -403,7 +403,7 @@ def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torc
 
 
 def _write(tensor: torch.Tensor, result: torch.Tensor, operator: str, keeps_shape: bool) -> None:
-    """Write an operator's result into an npu tensor, which is resized to the result's shape unless it keeps its shape."""
+    """Write an operator's result into an npu tensor, which gets the result's shape unless it keeps its own."""
     if keeps_shape and tensor.numel() == result.numel():
         result = result.view(tensor.shape)
     if tensor.shape != result.shape:

@@ -137,7 +137,7 @@ class Configuration:
         return changed, differences
 
     def _stands_in(self, file: ConfigurationFile, name: str) -> bool:
-        """Return whether this file is the one to change: it sets the value, or it is the first and no option sets it."""
+        """Return whether this file is to be changed: it sets the value, or it is the first and no option sets it."""
         here = file.get(self.names.keys[name])
         if here is not None:
             return bool(here != "auto")

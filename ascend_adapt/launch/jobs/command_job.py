@@ -1,4 +1,4 @@
-"""A job that starts a command (or a script that starts ranks) once, unchanged, and adapts every Python process of it."""
+"""A job that starts a command (or a script that starts ranks) once, unchanged, and adapts every Python process."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int] 
 
 
 def hidden_by_a_command(run_dir: RunDirectory, since_ns: int) -> Failure | None:
-    """Return the first failure of a rank that a command with exit code 0 has hidden, such as a script ending in ``tee``.
+    """Return the first rank failure that a command hides by its exit code 0, such as a script ending in ``tee``.
 
     A failure does not count if a later process of the same rank exists, because a launcher or a loop has restarted it.
     """

@@ -24,7 +24,7 @@ class GuardedRun:
     """
 
     def __init__(self, assignment: Assignment, descriptors: Mapping[int, int] | None = None) -> None:
-        """Start the guardian; ``descriptors`` maps the guardian's descriptor numbers to descriptors, e.g. ``{1: pipe}``."""
+        """Start the guardian; ``descriptors`` maps its descriptor numbers to open descriptors, e.g. ``{1: pipe}``."""
         processes.adopt_orphans()
         launcher = Identity.own()
         reader, self._writer = os.pipe()

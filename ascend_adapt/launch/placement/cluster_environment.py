@@ -26,7 +26,7 @@ _ON_PURPOSE = "if only this copy starts a job, give --nnodes 1"
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """This host's node rank among ``nodes``; ``source`` is the origin of these values, ``nproc`` the ranks per host or None."""
+    """This host's node rank among ``nodes``; ``source`` names the origin of the values."""
 
     nodes: int
     node: int

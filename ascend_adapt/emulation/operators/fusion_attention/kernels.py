@@ -28,7 +28,7 @@ _RESULTS_V2 = ("query", "key", "value", "pse", "query_rope", "key_rope", "sink")
 
 @kernel("npu_fusion_attention", takes=TAKEN, needs_a2=True)
 def fusion_attention(**given: Any) -> tuple[Any, ...]:
-    """Return dropout(softmax(mask(scale * (QK^T + pse)))) V, row maxima, row sums, an empty tensor, seed, offset, numels."""
+    """Return dropout(softmax(mask(scale * (QK^T + pse)))) V, row maxima and sums, (empty), seed, offset, numels."""
     return _forward(FusionAttentionCall(Arguments.of(given)), given)
 
 

@@ -77,7 +77,7 @@ def layout_of(name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Te
 
 
 def packed_places(ends: Sequence[int] | torch.Tensor | None) -> list[AxisPlace]:
-    """Return the positions of documents from cumulative ends such as ``[2, 4, 9]``; trailing zeros are omitted sequences."""
+    """Return the positions of documents from cumulative ends, ``[2, 4, 9]``; trailing zeros are omitted sequences."""
     values = [int(end) for end in ends] if ends is not None else []
     while values and values[-1] == 0 and any(values):
         values.pop()
