@@ -182,7 +182,8 @@ def information_of_megatron(call: Call) -> Any:
 @wrap(
     "deepspeed.runtime.model_checkpointing.utils:create_universal_parallel_info",
     requires="deepspeed>=0.17.1",
-    why="only DeepSpeed's launcher sets CROSS_SIZE and CROSS_RANK (number and rank of hosts); under other launchers, checkpoint writers fail",
+    why="only DeepSpeed's launcher sets CROSS_SIZE and CROSS_RANK (number and rank of hosts); under other launchers, "
+    "checkpoint writers fail",
     until="DeepSpeed also counts hosts under torchrun",
     without="crash",
     symptom=Symptom("os.environ[CROSS_SIZE]"),

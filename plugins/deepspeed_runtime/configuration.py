@@ -1,4 +1,4 @@
-"""Fixes for DeepSpeed configurations that are passed twice, have sections that repeat their name, or removed features."""
+"""Fixes for DeepSpeed configurations that are passed twice, repeat the names of sections, or configure removed features."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def removed_features_switched_off(call: Call) -> Any:
 
 
 def _switched_on(sections: dict[str, Any]) -> dict[str, Any]:
-    """Return the sections and nested sections that are neither false nor contain ``"enabled": false``."""
+    """Return the sections and nested sections that are not false and do not contain ``"enabled": false``."""
     return {
         name: _switched_on(value) if isinstance(value, dict) else value
         for name, value in sections.items()

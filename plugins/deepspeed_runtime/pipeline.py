@@ -19,7 +19,8 @@ keep_missing_grads = rewrite(
     new="[elt.grad for elt in inputs[1:]]",
     name="keep_missing_grads",
     requires="deepspeed>=0.6,<0.11.2",
-    why="with model parallelism and a mask between stages, the gradient is popped instead of the mask's gradient: IndexError",
+    why="with model parallelism and a mask between stages, the gradient is popped instead of "
+    "the mask's gradient: IndexError",
     until="support for DeepSpeed 0.11.1 ends (fixed by pull request 2538)",
     without="crash",
 )
