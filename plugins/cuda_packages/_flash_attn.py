@@ -93,7 +93,9 @@ def flash_attn_varlen_func(
     """
     _refuse(softcap, return_attn_probs)
     if block_table is not None:
-        raise KernelArgumentError("flash_attn: block_table is given, expected none — turn off the program's paged cache, which is not supported")
+        raise KernelArgumentError(
+            "flash_attn: block_table is given, expected none — turn off the program's paged cache, which is not supported"
+        )
     is_plain = alibi_slopes is None and tuple(window_size) == (-1, -1)
     if is_plain and (cu_seqlens_q is cu_seqlens_k or torch.equal(cu_seqlens_q, cu_seqlens_k)):
         packed = (one.transpose(0, 1)[None] for one in (q, k, v))

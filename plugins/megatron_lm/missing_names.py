@@ -20,7 +20,8 @@ from .releases import HOST
 )
 def override(method: Any) -> Any:
     """Mark the method as overriding, as typing.override of Python 3.12 does."""
-    with contextlib.suppress(AttributeError, TypeError):  # An object without attributes stays unmarked, as in Python 3.12.
+    with contextlib.suppress(AttributeError, TypeError):
+        # An object without attributes stays unmarked, as in Python 3.12.
         method.__override__ = True
     return method
 

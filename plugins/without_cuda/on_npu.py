@@ -44,7 +44,8 @@ class OnNpu:
         hidden = _Hidden()
         sys.meta_path.insert(0, hidden)
         try:
-            with warnings.catch_warnings(record=True):  # The banner of transfer_to_npu; its code also makes every later warning appear only once.
+            with warnings.catch_warnings(record=True):
+                # The banner of transfer_to_npu; its code also makes every later warning appear only once.
                 from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 the import has the effect
         finally:
             sys.meta_path.remove(hidden)
