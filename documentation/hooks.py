@@ -1,4 +1,4 @@
-"""MkDocs hooks that build the site: add pages from outside docs/, generate the reference from the code, and convert links.
+"""MkDocs hooks that build the site: they add pages from outside docs/, generate the reference, and convert links.
 
 Every document is written for the repository, with links for a code host. These hooks convert each link to a page of the
 site into a link inside the site, and each link to another file into plain text.

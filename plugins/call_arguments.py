@@ -1,4 +1,4 @@
-"""Arguments of a wrapped call, by name, checked against the names that the wrapper knows, because upstream may add more."""
+"""Arguments of a wrapped call, by name. The wrapper states the names that it knows, because upstream may add more."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def compiling_nothing(compiling: str, *, host: str | tuple[str, ...]) -> Patch:
 def compiling_if_possible(
     compiling: str, *, host: str | tuple[str, ...], requires: str | tuple[str, ...] = ()
 ) -> Patch:
-    """Return the patch for a code base whose other datasets (of BERT, T5) need the helpers that ``compiling`` compiles."""
+    """Return the patch for a code base whose BERT and T5 datasets need the helpers that ``compiling`` compiles."""
 
     @wrap(
         compiling,

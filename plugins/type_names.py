@@ -19,7 +19,7 @@ def type_names(
     named: str = CUDA,
     requires: str | tuple[str, ...] = (),
 ) -> Patch:
-    """Return the patch with which ``target``, and all functions that it calls, see the type names of the device ``named``."""
+    """Return the patch with which ``target``, and all functions that it calls, see the type names of ``named``."""
 
     @wrap(
         target,

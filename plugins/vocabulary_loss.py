@@ -21,8 +21,8 @@ def vocabulary_loss(
 ) -> Any:
     """Loss of each token (fp32) from logits [..., V / TP] and labels; it is 0 where a label is negative.
 
-    ``groups`` is the module that has the tensor-parallel group. Upstream's code handles calls with label smoothing (which
-    Megatron applies to the columns of a rank, not to the vocabulary) and with fp64 logits (whose loss is not fp32).
+    ``groups`` is the module that has the tensor-parallel group. Upstream's code handles calls with label smoothing
+    (which Megatron applies to the columns of a rank, not to the vocabulary) and fp64 logits (whose loss is not fp32).
     """
     given = call_arguments.known(names, call)
     if given is None or given.get("label_smoothing") or str(given[NAMES[0]].dtype) == "torch.float64":

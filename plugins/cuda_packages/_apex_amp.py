@@ -1,4 +1,4 @@
-"""apex.amp for programs that import it but disable it: opt_level O0, or enabled=False. Source: apex's amp documentation."""
+"""apex.amp for programs that import but disable it: opt_level O0, or enabled=False. Source: apex's documentation."""
 
 from __future__ import annotations
 

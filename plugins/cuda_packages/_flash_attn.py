@@ -94,7 +94,7 @@ def flash_attn_varlen_func(
     _refuse(softcap, return_attn_probs)
     if block_table is not None:
         raise KernelArgumentError(
-            "flash_attn: block_table is given, expected none — turn off the program's paged cache, which is not supported"
+            "flash_attn: block_table is given, expected none — turn off the program's paged cache"
         )
     is_plain = alibi_slopes is None and tuple(window_size) == (-1, -1)
     if is_plain and (cu_seqlens_q is cu_seqlens_k or torch.equal(cu_seqlens_q, cu_seqlens_k)):
@@ -160,7 +160,7 @@ def index_first_axis(x: Any, indices: Any) -> Any:
 
 
 def unpad_input(hidden_states: Any, attention_mask: Any, unused_mask: Any = None) -> tuple[Any, ...]:
-    """Return the rows of [B, S, ...] that the mask keeps, their indices, cu_seqlens, the maximum length, and the lengths."""
+    """Return the rows of [B, S, ...] that the mask keeps, their indices, cu_seqlens, maximum length, and lengths."""
     lengths = attention_mask.sum(-1, dtype=torch.int32)
     kept = (attention_mask if unused_mask is None else attention_mask + unused_mask).flatten().nonzero().flatten()
     starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))

@@ -129,7 +129,7 @@ def _accelerator(kind: str, methods: dict[str, Any]) -> Any:
 
 
 def _op_builders() -> dict[str, type]:
-    """Return all concrete operator builders of the release by class name; the first module that defines a builder wins."""
+    """Return all concrete operator builders of the release by class name; the first module that defines one wins."""
     package = importlib.import_module("deepspeed.ops.op_builder")
     found: dict[str, type] = {}
     for _, name, is_package in pkgutil.iter_modules(package.__path__):

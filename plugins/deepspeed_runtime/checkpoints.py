@@ -160,7 +160,7 @@ INFORMATION = "universal_checkpoint_info"
 @wrap(
     f"{ENGINE}._save_moe_checkpoint",
     requires="deepspeed>=0.19.3",
-    why="it expects universal_checkpoint_info of the model to be its dictionary, but Megatron-DeepSpeed's models have a "
+    why="it expects universal_checkpoint_info of a model to be its dictionary, but Megatron-DeepSpeed's models have a "
     "method of that name and pass its result in client_state, which is refused, so no mixture of experts can be saved",
     until="DeepSpeed stores its dictionary under a name of its own",
     without="crash",

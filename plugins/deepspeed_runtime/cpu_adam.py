@@ -1,4 +1,4 @@
-"""DeepSpeedCPUAdam, the optimizer of ZeRO-Offload, with torch operators instead of the extension that DeepSpeed compiles."""
+"""DeepSpeedCPUAdam, the optimizer of ZeRO-Offload, with torch operators instead of a compiled extension."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def old_cpu_adam_in_torch(call: Call) -> Any:
     symptom=BY_ACCELERATOR,
 )
 def emulated_cpu_adam_in_torch(call: Call) -> Any:
-    """Use torch's multi-tensor operators on an emulated NPU; on a real NPU, the operator is compiled, because it is faster."""
+    """Use torch's multi-tensor operators on an emulated NPU; a real NPU compiles the faster operator."""
     return _loaded(call) if os.environ.get("ASCEND_ADAPT_EMULATED") else call.proceed()
 
 
@@ -60,7 +60,7 @@ def _loaded(call: Call) -> Any:
 
 
 class TorchCPUAdam:
-    """Replacement of DeepSpeedCPUAdam's compiled module, with torch's foreach operators; other operators are compiled on use."""
+    """DeepSpeedCPUAdam's compiled module, with torch's foreach operators; other operators are compiled on use."""
 
     def __init__(self, compiled: Callable[[], Any]) -> None:
         self._compiled = compiled

@@ -17,7 +17,7 @@ _CHECKS = {
 
 
 def overflowed_or_flagged(call: Call) -> bool:
-    """Return whether a step overflowed, by DeepSpeed's check or by the overflow flag of any rank since the last step."""
+    """Return whether a step overflowed, by DeepSpeed's check or the overflow flag of any rank since the last step."""
     if not _saturates():
         return bool(call.proceed())
     import torch

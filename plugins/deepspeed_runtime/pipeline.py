@@ -12,7 +12,7 @@ ENGINE = "deepspeed.runtime.pipe.engine:PipelineEngine"
 FROM_META = "deepspeed.runtime.utils:PartitionedTensor.from_meta"
 
 # The tail is [grad, grad of the mask]; later, the last element is popped as the gradient of the mask. Without the None,
-# this removes the gradient itself. PipelineEngine._INSTRUCTION_MAP holds the same function object, so it is patched too.
+# this removes the gradient itself. PipelineEngine._INSTRUCTION_MAP holds the same function object, so it changes too.
 keep_missing_grads = rewrite(
     f"{ENGINE}._exec_send_grads",
     old="[elt.grad for elt in inputs[1:] if elt.grad is not None]",
@@ -140,7 +140,7 @@ def _timed_once(method: str) -> Patch:
         symptom=Symptom("self._backward_prologue", at="deepspeed.runtime.engine:DeepSpeedEngine.forward"),
     )
     def timed_once(call: Call) -> None:
-        """Skip the hooks' backward timers, except on the last stage, because the other stages time the pass themselves."""
+        """Skip the hooks' backward timers, except on the last stage; the other stages time the pass themselves."""
         (names,) = (*call.args, *call.kwargs.values())
         timers = call.instance.engine_timers
         of_backward = names is timers.backward_timers or names is timers.backward_inner_timers

@@ -31,7 +31,7 @@ def as_bf16(section: dict[str, Any]) -> dict[str, Any]:
     symptom=Symptom("get_fp16_enabled(param_dict)", "get_float16_config(param_dict)"),
 )
 def fp16_of_bfloat16(call: Call) -> None:
-    """Read the section as bf16, unless the configuration has a section bf16; do not change the caller's configuration."""
+    """Read the section as bf16, unless a section bf16 exists; do not change the caller's configuration."""
     whole = call["param_dict"]
     if asks_for_bfloat16(whole.get("fp16")):
         others = {name: value for name, value in whole.items() if name != "fp16"}
@@ -40,7 +40,7 @@ def fp16_of_bfloat16(call: Call) -> None:
 
 
 def reads_the_type(original: Any) -> str:
-    """Return why the patch is not needed in v2.0, which reads the type and has no section bf16, else an empty string."""
+    """Return why the patch is not needed in v2.0, which reads the type and has no section bf16, else ``""``."""
     code = original.__code__
     is_v2 = "type" in code.co_consts and "bf16" not in code.co_names
     return "GPT-NeoX reads the precision from the type" if is_v2 else ""
@@ -56,7 +56,7 @@ def reads_the_type(original: Any) -> str:
     symptom=Symptom('self.bf16.get("enabled", False)'),
 )
 def newest_reads_the_type(call: Call) -> None:
-    """Convert a section fp16 of type bfloat16 into a section bf16, unless one exists, before the precision is derived."""
+    """Convert a section fp16 of type bfloat16 into a section bf16, unless one exists, before precision is derived."""
     settings = call.instance
     if asks_for_bfloat16(settings.fp16):
         section, settings.fp16 = settings.fp16, None

@@ -120,7 +120,7 @@ def mistyped(settings: Any) -> str:
     f"{ARGUMENTS}.deepspeed_config",
     name="own_defaults_are_told",
     host="gpt-neox",
-    why="GPT-NeoX does not pass settings that have its default value to DeepSpeed, whose default may differ: steps_per_print is "
+    why="GPT-NeoX does not pass settings with its default value to DeepSpeed, whose default may differ: steps_per_print is "
     "None since 0.15.2, and the pipeline engine divides by it with wall_clock_breakdown; the newest GPT-NeoX's "
     "default gradient_clipping of 1 becomes no clipping before 0.19.3, and v2.0's default of no clipping becomes 1 "
     "from 0.19.3 on",
@@ -135,8 +135,8 @@ def own_defaults(call: Call) -> Any:
     """Return DeepSpeed's configuration with steps_per_print and, under exact numerics, gradient_clipping.
 
     All other settings of NeoXArgsDeepspeedConfig have the same default in both (DeepSpeed 0.6.0 to 0.19.8,
-    runtime/constants.py). Clipping where upstream does not clip would train differently from a GPU, so the difference is
-    only logged unless exact numerics are requested.
+    runtime/constants.py). Clipping where upstream does not clip would train differently from a GPU, so the difference
+    is only logged unless exact numerics are requested.
     """
     config = {"steps_per_print": call.instance.steps_per_print, **call.proceed()}
     if "gradient_clipping" not in config:
@@ -170,7 +170,7 @@ def _warn_of_clipping(own: float) -> None:
     symptom=Symptom('print("Unable to load checkpoint.")'),
 )
 def something_to_finetune(call: Call) -> Any:
-    """Reject a finetuning run that loaded no checkpoint; without finetune, an empty folder means training from scratch."""
+    """Reject a finetuning run that loaded no checkpoint; without finetune, an empty folder means a new training run."""
     settings, engine = call["neox_args"], call["model"]
     loaded = []
     load = engine.load_checkpoint
@@ -187,7 +187,7 @@ def something_to_finetune(call: Call) -> Any:
         del engine.load_checkpoint
     if settings.finetune and loaded == [None]:
         raise FileNotFoundError(
-            f"{settings.load}: no checkpoint to finetune found, expected a folder with a file named latest — set load to "
+            f"{settings.load}: no checkpoint to finetune found, expected a folder with the file latest — set load to "
             "its path, or remove finetune to train from random weights"
         )
     return iteration

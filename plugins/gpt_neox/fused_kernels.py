@@ -1,4 +1,4 @@
-"""CUDA extensions of GPT-NeoX, which are not compiled without nvcc; old_dependencies provides the softmax extensions."""
+"""CUDA extensions of GPT-NeoX, not compiled without nvcc; old_dependencies provides the softmax extensions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ nothing_to_compile = compiling_where_there_is_nvcc(
     without="crash",
 )
 def rotary_extension(module: ModuleType) -> None:
-    """Provide the rotary embedding of [S, B, N, D] by freqs [S, 1, 1, R], and its gradient; R <= D dimensions are rotated.
+    """Provide the rotary embedding of [S, B, N, D] by freqs [S, 1, 1, R], and its gradient; R <= D dimensions rotate.
 
     Source: apply_rotary_pos_emb of the same code base (ea7aefd8 megatron/model/positional_embeddings.py). The second
     half of the rotated dimensions, negated, is paired with the first.

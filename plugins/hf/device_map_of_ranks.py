@@ -12,7 +12,8 @@ from ascend_adapt import Call, Symptom, wrap
     "trl.trainer.utils:create_model_from_path",
     requires="trl>=0.24",
     devices="npu",
-    why="each rank gets device_map='auto', which Trainer refuses, because trl only makes an exception for MULTI_GPU, not MULTI_NPU",
+    why="each rank gets device_map='auto', which Trainer refuses, because trl makes an exception for "
+    "MULTI_GPU, but not for MULTI_NPU",
     until="trl makes the same exception for MULTI_NPU",
     without="crash",
     symptom=Symptom(reason="trl's releases are not recorded"),

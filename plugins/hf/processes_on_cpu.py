@@ -16,7 +16,7 @@ from ascend_adapt import Call, Symptom, wrap
     "accelerate.state:PartialState._prepare_backend",
     requires="accelerate>=1.0",
     devices="cpu",
-    why="without an accelerator, each rank assumes that it is the only process and trains alone; with DeepSpeed, it crashes",
+    why="without an accelerator, each rank assumes it is the only process and trains alone; with DeepSpeed, it crashes",
     until="accelerate creates a gloo group if LOCAL_RANK is set and there is no accelerator",
     without="wrong numbers",
     symptom=Symptom("distributed_type = DistributedType.NO"),

@@ -58,6 +58,6 @@ def fused_attention(call: Call) -> Any:
     result = attention_with_dropout(
         query, key, value, masked_out=mask, causal=causal, scale=scale, dropout_p=dropout, rng=rng
     )
-    # Contiguous like upstream's result, because the next layer takes a view. Flash attention's result is [B, S, N, D] in
-    # memory.
+    # Contiguous like upstream's result, because the next layer takes a view; flash attention's result is [B, S, N, D]
+    # in memory.
     return result.permute(2, 0, 1, 3).flatten(2).contiguous()

@@ -28,7 +28,7 @@ def warn_of_unused_configuration(call: Call) -> Any:
         return parsed
     if not getattr(parsed, "rank", 0):
         logging.getLogger(__name__).warning(
-            "--deepspeed_config %s: is set without --deepspeed, so neither DeepSpeed nor ZeRO is used — add --deepspeed "
+            "--deepspeed_config %s: set without --deepspeed, so neither DeepSpeed nor ZeRO is used — add --deepspeed "
             "and --zero-stage N to use it, or remove --deepspeed_config",
             named,
         )

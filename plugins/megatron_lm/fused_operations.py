@@ -69,7 +69,7 @@ def _needs_upstream(instance: Any, given: dict[str, Any]) -> bool:
 def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, int | None]:
     """Return (masked_out, causal, window) with the meaning of Megatron's unfused softmax.
 
-    Megatron's fused softmax drops the mask of a causal layer; here, a mask that masks more than future positions is kept.
+    Megatron's fused softmax drops the mask of a causal layer; a mask of more than future positions is kept here.
     """
     window = getattr(softmax, "window_size", None)
     if window is not None:

@@ -71,7 +71,7 @@ def keep_the_step(call: Call) -> Any:
     f"{DISTRIBUTED}.load_state_dict",
     requires=REQUIRES,
     host=HOST,
-    why="without apex and TransformerEngine, all parameters of a resumed job share one step tensor, and each increments it",
+    why="without apex and TransformerEngine, all parameters of a resumed job share one step tensor, which each increments",
     until="Megatron-core gives each parameter its own step tensor",
     without="wrong numbers",
     symptom=Symptom("s['step'] = step"),
@@ -138,7 +138,7 @@ def te_version_or_0(call: Call) -> Any:
     ),
 )
 def with_the_metadata_of_megatron(call: Call) -> Any:
-    """Write the metadata with all attributes. The file is the same as written by torch 2.8, and loads without a patch."""
+    """Write the metadata with all attributes. The file is as written by torch 2.8, and loads without a patch."""
     call["metadata"] = _with_attributes(call["metadata"])
     return call.proceed()
 

@@ -1,8 +1,8 @@
 """Runs CUDA code on a CPU or an NPU: unmodified scripts and packages, and code bases that plugins declare.
 
 On an NPU, real or emulated, torch_npu's ``transfer_to_npu`` is imported. On a CPU, a tensor sent to "cuda" stays in
-host memory. The results of ``torch.cuda`` depend on the calling module: torch, DeepSpeed and other packages that support
-the device still see that CUDA is not available.
+host memory. The results of ``torch.cuda`` depend on the calling module: torch, DeepSpeed and other packages that
+support the device still see that CUDA is not available.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CUDA graphs on devices that lack graphs: a capture records operators, and a replay runs them again on the same tensors."""
+"""CUDA graphs on devices that lack graphs: a capture records operators, and a replay runs them again in place."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _view: View | None = None
 
 
 class _TensorType:
-    """torch.Tensor, except that a call creates the tensor on the NPU; a subclass of it is a subclass of torch.Tensor."""
+    """torch.Tensor, except that a call creates a tensor on the NPU; a subclass of it is a subclass of torch.Tensor."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args

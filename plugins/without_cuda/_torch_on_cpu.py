@@ -125,7 +125,7 @@ def _cuda() -> dict[str, Any]:
 
 
 def _accelerator(cuda: dict[str, Any]) -> dict[str, Any]:
-    """Return attributes for torch.accelerator, which has no device on a CPU, so that device-agnostic scripts get "cuda"."""
+    """Return attributes for torch.accelerator, which has no device on a CPU; device-agnostic scripts get "cuda"."""
     same = (
         "is_available device_count synchronize set_stream current_stream empty_cache memory_stats memory_allocated "
         "max_memory_allocated memory_reserved max_memory_reserved reset_peak_memory_stats get_device_capability"

@@ -82,7 +82,7 @@ def _backend(group: Any = None) -> Any:
 def _set_default_tensor_type(callers: Callers) -> Callable[[Any], None]:
     @functools.wraps(torch.set_default_tensor_type)
     def set_default_tensor_type(t: Any) -> None:
-        """Set the default dtype, and the NPU or the host as the default device, because torch has no such type for an NPU."""
+        """Set the default dtype, and the NPU or the host as default device, because torch has no type for an NPU."""
         name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
         torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
         is_on_npu = name.startswith(("torch.cuda.", "torch.npu."))
@@ -130,7 +130,7 @@ class _GradScalerOfCuda(torch.npu.amp.GradScaler):  # type: ignore[misc]
     """torch.cuda.amp.GradScaler, the older form without a device argument."""
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Step as with an unfused optimizer; torch_npu would pass the scaler to a fused optimizer, which does not accept it."""
+        """Step as with an unfused optimizer; torch_npu would pass the scaler to a fused one, which does not accept it."""
         optimizer._step_supports_amp_scaling = False
         return super().step(optimizer, *args, **kwargs)
 

@@ -48,7 +48,7 @@ def synchronized_batch_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], 
 @wrap(
     "torch.nn.parallel.distributed:DistributedDataParallel._passing_sync_batchnorm_handle",
     devices="cpu",
-    why="DistributedDataParallel rejects SyncBatchNorm in host memory, where it works with the patch synchronized_batch_norm",
+    why="DistributedDataParallel rejects SyncBatchNorm in host memory, where synchronized_batch_norm makes it work",
     until="torch synchronizes batch norms over gloo",
     without="crash",
     symptom=Symptom('self.device_type == "cpu"'),

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CudaCodeBase:
-    """A code base: the top-level modules ``roots`` in ``folder`` (None for all modules in it), and a script in that folder.
+    """A code base: the top-level modules ``roots`` in ``folder`` (None for all modules in it), and a script there.
 
     ``any_script`` includes a script in any folder, for a library whose users write their own scripts.
     """

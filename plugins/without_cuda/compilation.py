@@ -14,8 +14,8 @@ _reported = False
 def run_eagerly(compile_: Callable[..., Any]) -> Callable[..., Any]:
     """Return a torch.compile that runs eagerly unless ``backend`` is something other than inductor.
 
-    A module is returned inside torch's OptimizedModule, so that ``_orig_mod`` exists and the names in the state_dict are
-    those of a compiled model.
+    A module is returned inside torch's OptimizedModule, so that ``_orig_mod`` exists and the names in the state_dict
+    are those of a compiled model.
     """
 
     @functools.wraps(compile_)

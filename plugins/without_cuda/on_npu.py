@@ -35,8 +35,8 @@ class OnNpu:
     def __init__(self, callers: Callers) -> None:
         import torch
 
-        # Since torch 2.13, torch.distributed reads the compute capability of every tensor's device, and torch_npu returns
-        # None unless this is set. 8.0 means "not Hopper", so no Hopper code path is taken.
+        # Since torch 2.13, torch.distributed reads the compute capability of every tensor's device, which is None on
+        # torch_npu unless this is set. 8.0 means "not Hopper", so no Hopper code path is taken.
         os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
         is_asked_for = _TRANSFER in sys.modules
         before = {place: dict(vars(attrgetter(place)(torch))) for place in _PLACES}

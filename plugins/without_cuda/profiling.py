@@ -73,7 +73,7 @@ def marks_of(module: str) -> dict[str, Any]:
 def with_bool_signature(record: Callable[..., None]) -> Callable[..., None]:
     """Return a ``_record_memory_history`` of torch_npu that also accepts torch's older signature, as torch does.
 
-    The first argument of the older signature is a bool; the conversion follows torch's documentation of both signatures.
+    The first argument of the older signature is a bool; the conversion follows torch's documentation of both.
     """
 
     def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> None:

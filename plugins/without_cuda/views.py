@@ -1,4 +1,4 @@
-"""Attributes of a torch module whose values depend on the caller: CUDA code, code that supports the device, or torch."""
+"""Attributes of a torch module that differ by caller: CUDA code, code that supports the device, or torch."""
 
 from __future__ import annotations
 
