@@ -52,7 +52,7 @@ def _without_repeated_name(section: str, reader: str, spellings: tuple[str, ...]
         f"deepspeed.runtime.precision_config:{reader}",
         name=f"{section}_says_{section}",
         requires="deepspeed>=0.17.1",
-        why="sections of GPT-NeoX's configurations, such as 20B.yml, have their name as a key; DeepSpeed 0.17.1 refuses "
+        why="sections of GPT-NeoX's configurations (20B.yml) have their name as a key, too; DeepSpeed 0.17.1 refuses "
         "that",
         until="GPT-NeoX uses only keys that DeepSpeed has",
         without="crash",

@@ -120,7 +120,7 @@ def mistyped(settings: Any) -> str:
     f"{ARGUMENTS}.deepspeed_config",
     name="own_defaults_are_told",
     host="gpt-neox",
-    why="GPT-NeoX does not pass settings with its default value to DeepSpeed, whose default may differ: steps_per_print is "
+    why="GPT-NeoX does not pass settings at their default to DeepSpeed, whose default may differ: steps_per_print is "
     "None since 0.15.2, and the pipeline engine divides by it with wall_clock_breakdown; the newest GPT-NeoX's "
     "default gradient_clipping of 1 becomes no clipping before 0.19.3, and v2.0's default of no clipping becomes 1 "
     "from 0.19.3 on",

@@ -71,7 +71,7 @@ def keep_the_step(call: Call) -> Any:
     f"{DISTRIBUTED}.load_state_dict",
     requires=REQUIRES,
     host=HOST,
-    why="without apex and TransformerEngine, all parameters of a resumed job share one step tensor, which each increments",
+    why="without apex and TransformerEngine, all parameters of a resumed job share and increment one step tensor",
     until="Megatron-core gives each parameter its own step tensor",
     without="wrong numbers",
     symptom=Symptom("s['step'] = step"),

@@ -12,7 +12,7 @@ from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 
 
 def forward_affine(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float, *_: Any) -> tuple[Any, Any, Any]:
-    """Return the layer norm of ``x`` over its last axes ``shape`` (weight's dtype), and each row's mean and 1 / deviation.
+    """Return the layer norm of ``x`` over its last axes ``shape``, and each row's mean and 1 / deviation.
 
     Source: bigscience-workshop/Megatron-DeepSpeed@8387ae17 megatron/fused_kernels/layer_norm_cuda.cpp.
     """

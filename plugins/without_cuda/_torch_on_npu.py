@@ -130,7 +130,7 @@ class _GradScalerOfCuda(torch.npu.amp.GradScaler):  # type: ignore[misc]
     """torch.cuda.amp.GradScaler, the older form without a device argument."""
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Step as with an unfused optimizer; torch_npu would pass the scaler to a fused one, which does not accept it."""
+        """Step as with an unfused optimizer; torch_npu would pass the scaler to a fused one, which rejects it."""
         optimizer._step_supports_amp_scaling = False
         return super().step(optimizer, *args, **kwargs)
 

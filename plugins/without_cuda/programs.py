@@ -21,7 +21,7 @@ _current: Programs | None = None
 
 
 class Programs:
-    """CUDA code in this process; before its first module runs, torch is adapted so that "cuda" is this host's device."""
+    """CUDA code in this process; before its first module runs, torch is adapted: "cuda" is this host's device."""
 
     def __init__(self, device: str, policy: str) -> None:
         self.callers = Callers(device, policy)

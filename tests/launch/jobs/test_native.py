@@ -80,7 +80,7 @@ def test_what_is_asked_for_beside_the_dialect_is_in_the_configuration(ascend_run
     assert (done.returncode, done.stderr) == (
         2,
         "ascend-run: --compile, --eval-only, --sample-prompts, --sample-tokens, --profile, --exit-signal: need "
-        "--native — leave them out, or use the script's own options\n",
+        "--native — leave them out, or use the script's options\n",
     )
 
 
