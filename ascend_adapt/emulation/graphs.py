@@ -1,8 +1,8 @@
 """NPUGraph on the emulated device: each replay calls the captured kernels again; only ranks import this module.
 
 Replayed kernels write to the tensors of the capture. A real graph runs without the host, so a capture rejects code
-that waits for the device. As on a real device, only replays advance the random number generator: a capture draws no
-numbers.
+that waits for the device. As on a real device, only replays advance the random number generator; a capture does not
+advance it.
 """
 
 from __future__ import annotations
