@@ -88,5 +88,7 @@ def _file(error: BaseException) -> str:
 def _global(error: BaseException) -> str:
     named = re.search(r"GLOBAL (\S+)|Trying to instantiate (\S+)|Unsupported operand (\S+)", str(error))
     return (
-        next(filter(None, named.groups())) if named else f"what torch rejects ({str(error).splitlines()[-1].strip()})"
+        next(filter(None, named.groups()))
+        if named
+        else f"an object that torch rejects ({str(error).splitlines()[-1].strip()})"
     )

@@ -14,7 +14,7 @@ PAIRED = (
 
 
 def require(torch: str) -> None:
-    """Check that a torch_npu may pair with a torch release; for newer ones, pip decides.
+    """Check that a torch_npu may pair with a torch release; for newer releases, pip decides.
 
     Raises:
         EmulationError: no torch_npu pairs with this torch.

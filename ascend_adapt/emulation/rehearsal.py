@@ -15,7 +15,7 @@ from ascend_adapt.errors import EmulationError, one_line
 _MOST_CALLED = 5
 _MOST_FINDINGS, _MOST_KNOWN = 10, 4
 PROVES = (
-    "this proves: torch_npu's own Python and C++ accepted every call that the ranks made (names, arguments, dispatch, "
+    "this proves: torch_npu's Python and C++ code accepted every call that the ranks made (names, arguments, dispatch, "
     "autograd, its allocator, its process group)"
 )
 DOES_NOT = (

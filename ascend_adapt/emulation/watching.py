@@ -67,7 +67,9 @@ def _step(optimizer: torch.optim.Optimizer, *call: Any) -> None:
     devices = {one.device.type for group in optimizer.param_groups for one in group["params"] if one.grad is not None}
     if idle and devices == {"cpu"}:
         kind = type(optimizer).__name__
-        report.found(finding.NOT_MOVED, f"{kind}.step", "all its parameters are on the CPU, so the model trains there")
+        report.found(
+            finding.NOT_MOVED, f"{kind}.step", "all its parameters are on the CPU, so the model trains on the CPU"
+        )
 
 
 _calls_before = 0

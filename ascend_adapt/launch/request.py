@@ -295,7 +295,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--sample-tokens", type=int, metavar="N", help="with --sample-prompts: tokens of each sample (default: 64)")
     add("--profile", metavar="N[-M]", help="with --native: write a profiler trace of these iterations")
     add("--profile-ranks", default="0", metavar="R,R-R", help="with --profile: ranks to profile (default: 0)")
-    add("--record", metavar="DIR", help="record digests of what each module and optimizer computes, for compare")
+    add(
+        "--record",
+        metavar="DIR",
+        help="record digests of the results of each module and optimizer, for ascend-adapt compare",
+    )
     add(
         "--record-steps",
         type=argument_types.steps,

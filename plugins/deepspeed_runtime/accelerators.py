@@ -24,7 +24,7 @@ TARGET = "deepspeed.accelerator.real_accelerator:get_accelerator"
     TARGET,
     requires="deepspeed>=0.8.1,<0.14.1",
     devices="cpu",
-    why="the only accelerator is for CUDA, or the one for CPUs needs Intel's oneCCL bindings",
+    why="the only accelerator is for CUDA, or the accelerator for CPUs needs Intel's oneCCL bindings",
     until="support for DeepSpeed 0.14.0 ends",
     without="crash",
     symptom=Symptom(reason="before 0.8.1 the fault is the same, and no accelerator helps"),

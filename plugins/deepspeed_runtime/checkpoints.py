@@ -19,7 +19,7 @@ ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
     "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckpointEngine.load",
     name="load_whole_checkpoints",
     requires=("deepspeed>=0.7,<0.16", "torch>=2.6"),
-    why="torch 2.6 reads weights only by default, and refuses DeepSpeed's own classes in its checkpoints",
+    why="torch 2.6 only reads weights by default, and refuses DeepSpeed's own classes in its checkpoints",
     until="support for DeepSpeed 0.15 ends",
     without="crash",
     symptom=Symptom("torch.load(path, map_location=map_location)"),
@@ -36,7 +36,7 @@ def load_checkpoint_file(call: Call) -> Any:
     requires=("deepspeed>=0.16", "torch>=2.6"),
     why="these releases unpickle any class in a checkpoint, and cannot load their own checkpoints under "
     "torch's TORCH_FORCE_WEIGHTS_ONLY_LOAD=1",
-    until="DeepSpeed allows the classes that it saves, and reads weights only",
+    until="DeepSpeed allows the classes that it saves, and only reads weights",
     without="crash",
     symptom=Symptom("torch.load(path, map_location=map_location, weights_only=False)"),
 )
@@ -167,7 +167,7 @@ INFORMATION = "universal_checkpoint_info"
     symptom=Symptom("dict(universal_checkpoint_info)"),
 )
 def information_of_megatron(call: Call) -> Any:
-    """Save what the caller passes as universal_checkpoint_info if the model has a method of that name."""
+    """Save the universal_checkpoint_info that the caller passes, if the model has a method of that name."""
     model = call.instance.module
     if not callable(getattr(model, INFORMATION, None)):
         return call.proceed()

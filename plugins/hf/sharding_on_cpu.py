@@ -31,7 +31,7 @@ states_are_synchronized_on_cpu = rewrite(
     why="on a CPU, accelerate does not shard the model, and the end of FSDP.state_dict_type(model) restores type None",
     until="torch can end that context without an FSDP module",
     without="crash",
-    symptom=Symptom(reason="state_dict_type restores what set_state_dict_type returned, which is None here"),
+    symptom=Symptom(reason="state_dict_type restores the result of set_state_dict_type, which is None here"),
 )
 def nothing_is_restored_without_sharding(call: Call) -> Any:
     """Do nothing if the type to restore is None, because no module is sharded."""

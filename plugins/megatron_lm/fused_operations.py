@@ -57,7 +57,7 @@ def fused_attention(call: Call) -> Any:
 
 
 def _needs_upstream(instance: Any, given: dict[str, Any]) -> bool:
-    """Return whether only Megatron's code supports the call, or rejects it with Megatron's message."""
+    """Return whether to call Megatron's code, which alone supports the call or rejects it with Megatron's message."""
     if given.get("packed_seq_params") is not None or given.get("attention_bias") is not None:
         return True
     if getattr(instance.config, "softmax_type", "vanilla") != "vanilla" or "attention_mask" not in given:

@@ -16,7 +16,7 @@ from .releases import HOST, REQUIRES
     host=HOST,
     devices=("cuda", "npu"),
     why="without apex the gradient norm copies one value per parameter from the device",
-    until="Megatron-core computes it on the device without apex",
+    until="Megatron-core computes the gradient norm on the device without apex",
     without="slower",
     symptom=Symptom("torch.tensor(l2)"),
 )

@@ -144,7 +144,7 @@ def with_the_metadata_of_megatron(call: Call) -> Any:
 
 
 def _with_attributes(metadata: Any) -> Any:
-    """Return metadata that keeps extra attributes in dataclasses.replace and is pickled as the original class."""
+    """Return a copy of the metadata whose extra attributes survive dataclasses.replace; it pickles as the original."""
     plain, extra = type(metadata), vars(metadata).copy()
 
     class KeepsAttributes(plain):  # type: ignore[misc,valid-type]

@@ -55,7 +55,8 @@ def _matmul_backward(
 def _product(sparse: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
     if dense.is_sparse:
         raise NotImplementedError(
-            "a product of two sparse matrices: torch_npu has none, expected one of them dense — call to_dense() on one"
+            "a product of two sparse matrices: torch_npu does not support it, expected one dense matrix "
+            "— call to_dense() on one of them"
         )
     (rows, columns), values = sparse._indices(), sparse._values()
     # 16-bit sums would be rounded after every term.

@@ -95,7 +95,7 @@ def _no_devices(devices: Any) -> list[Any] | None:
 
 @wrap("torch.nn.modules.module:Module.to", **_terms("modules"))
 def modules(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Map the device, given first or by keyword, because torch rejects a bare index without an accelerator."""
+    """Map the device of Module.to, given first or by keyword; torch rejects a bare index without an accelerator."""
     from ._cuda_means_cpu import on_host
 
     if "device" in kwargs:

@@ -33,7 +33,7 @@ DEVICE_SIZES = (32 << 30, 64 << 30)
 """Memory of an Ascend 910A, and of a 910B2 or 910B3, in bytes."""
 
 _NOTED = 1 << 20
-"""Minimum bytes of an allocation that is inspected; torch_npu's statistics count smaller ones."""
+"""Minimum bytes of an allocation that is inspected; torch_npu's statistics count smaller allocations."""
 _GROWTH = 1.02
 """The breakdown is taken each time the peak has grown by this factor."""
 _MOST_STEPS = 1000

@@ -140,7 +140,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
 
 
 def parameter_of(argument: str, parameters: Collection[str]) -> str:
-    """Return the parameter for an argument; torch_npu may register as ``input`` what is ``self`` in its yaml."""
+    """Return the parameter for an argument; torch_npu may register ``self`` of its yaml as ``input``."""
     return "self" if argument == "input" and "input" not in parameters else argument
 
 

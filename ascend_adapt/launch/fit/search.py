@@ -104,7 +104,7 @@ class Search:
 
 
 def run(request: Request, options: Sequence[str], command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Try settings until the job fits the device; print the table and the diff; return 0 if one fits, else 1.
+    """Try settings until the job fits the device; print the table and the diff; return 0 if a setting fits, else 1.
 
     Raises:
         LaunchError: the job's configuration cannot be changed in a copy.

@@ -113,7 +113,7 @@ def _report(
         problems.append(f"no folder {os.getcwd()} — create it there, or start jobs in a folder that all hosts have")
     if ahead_s is not None and abs(ahead_s) > _CLOCK_S:
         notes.append(f"its clock differs from this host's by {ahead_s:+.1f} s — synchronize it with NTP")
-    notes += [f"a job runs there, {described(job)}" for job in hello["jobs"]]
+    notes += [f"a job is running there, {described(job)}" for job in hello["jobs"]]
     return HostReport(
         link.name,
         hello["versions"],

@@ -157,7 +157,7 @@ class HostsLauncher:
             self._parts = self._plan.by_host()
 
     def _order(self, attempt: int) -> None:
-        """Send every host its order."""
+        """Send an order to every host."""
         if self._stop is not None:
             for link in self._links:
                 link.lost = link.lost or "not started"
@@ -370,7 +370,7 @@ def compare(links: Sequence[Connection], parts: Mapping[str, Plan], device: str)
         if abs(ahead_s) > _BEGIN_S:
             say(f"host {link.name}: its clock is {ahead_s:+.0f} s off, and so are the times in its logs")
         for job in hello["jobs"] if device != "cpu" else ():
-            say(f"host {link.name}: another job runs there, {described(job)}")
+            say(f"host {link.name}: another job is running there, {described(job)}")
 
 
 def allow_descriptors(hosts: int) -> None:

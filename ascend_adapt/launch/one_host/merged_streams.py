@@ -5,22 +5,22 @@ from __future__ import annotations
 import time
 
 PATIENCE_S = 0.1
-"""How long one stream's text waits for the end of a line that the other stream has begun."""
+"""Maximum time in seconds for which text of one stream waits until the other stream ends its line."""
 
 _MOST_WAITING = 1 << 16
 _LINE_ENDS = (b"\n", b"\r")
 
 
 class MergedStreams:
-    """The streams of one rank.
+    """The two streams of one rank.
 
-    An unbuffered ``print`` (PYTHONUNBUFFERED) writes its text and its line end separately. What the other stream writes
-    between the two waits for the line end. A line that stays unfinished, such as a progress bar, delays the other
-    stream by ``PATIENCE_S`` only.
+    An unbuffered ``print`` (PYTHONUNBUFFERED) writes its text and its line end separately. Text that the other
+    stream writes in between waits for the line end. A line that stays unfinished, such as a progress bar, only delays
+    the other stream by ``PATIENCE_S``.
     """
 
     def __init__(self) -> None:
-        self._unfinished: int | None = None  # the stream whose line the merged text ends with
+        self._unfinished: int | None = None  # The stream whose unfinished line ends the merged text.
         self._waiting: dict[int, bytes] = {}
         self._since = 0.0
 
@@ -30,7 +30,7 @@ class MergedStreams:
         return bool(self._waiting)
 
     def add(self, stream: int, data: bytes) -> bytes:
-        """Return what may be written now that ``stream`` has written ``data``; empty ``data`` is its end."""
+        """Add ``data`` of ``stream`` (empty at its end), and return the text that may be written now."""
         if self._unfinished in (None, stream):
             merged = self._appended(stream, data)
             if not data:

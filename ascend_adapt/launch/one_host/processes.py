@@ -125,7 +125,7 @@ def adopt_orphans() -> None:
 
 
 def dies_with_parent() -> Callable[[], None]:
-    """Return a preexec function after which the child gets SIGKILL when this process ends."""
+    """Return a function to call between fork and exec: the kernel then kills the child when this process ends."""
     parent = os.getpid()
     _libc()  # Load the library here, because a child should not load anything between fork and exec.
 
