@@ -33,8 +33,8 @@ def test_oneflow_is_taken_over_where_it_is_missing(argv):
     assert (request.native, request.target, request.form) == ("oneflow", "ascend_adapt.native", "module")
     assert request.arguments == tuple(shlex.split(GUIDE))
     assert why == (
-        "oneflow_gpt.training: oneflow, oneflow_gpt cannot be imported here; the native trainer runs with its "
-        "arguments, NOT this code"
+        "oneflow_gpt.training: oneflow, oneflow_gpt cannot be imported here; the native trainer uses its arguments, "
+        "this code does NOT run"
     )
 
 
