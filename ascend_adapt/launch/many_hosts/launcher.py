@@ -40,7 +40,7 @@ _DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
 
 @dataclass(frozen=True)
 class HostsAssignment:
-    """The work of all hosts, and the transport to them.
+    """The assignment of processes to all hosts, and the transport that reaches the hosts.
 
     ``plan_for`` is given if the hosts determine the kind of device, which must be the same on all of them.
     """
