@@ -1,4 +1,4 @@
-"""Recording of optimizers that are not a torch.optim.Optimizer."""
+"""Interface for recording optimizers that are not subclasses of torch.optim.Optimizer."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 
 @dataclass(frozen=True)
 class Update:
-    """One parameter in an optimizer's step."""
+    """Update of one parameter in an optimizer step."""
 
     name: str
     group: int
     weight: torch.Tensor
     gradient: torch.Tensor | None
     state: Callable[[], Mapping[str, Any]]
-    """Returns the parameter's state; called after the step, which may create it."""
+    """Returns the parameter's optimizer state. It is called after the step, which may create the state."""
 
 
 class StepRecorder(Protocol):
-    """Records the steps of an optimizer that is not a torch.optim.Optimizer."""
+    """Records the steps of optimizers that are not subclasses of torch.optim.Optimizer."""
 
     def optimizer_step(
         self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
@@ -42,7 +42,7 @@ _current: StepRecorder | None = None
 
 
 def current() -> StepRecorder | None:
-    """Return the recorder of this process, or None."""
+    """Return the step recorder of this process, or None."""
     return _current
 
 

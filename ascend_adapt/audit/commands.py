@@ -35,7 +35,7 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="DIR",
-        help="with --static: a source tree of its target, searched before the installed packages; repeatable",
+        help="with --static: a source tree of the patched package, searched before the installed packages; repeatable",
     )
     audit.add_argument("--all", action="store_true", help=f"every row, instead of the first {_ROWS} of each group")
     audit.add_argument("--json", action="store_true", help="print JSON")

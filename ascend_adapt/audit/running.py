@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Seen:
-    """The changes that the processes of a command made; the same change in several of them counts once."""
+    """The changes that the processes of a command made. A change in several processes counts once."""
 
     command: tuple[str, ...]
     exit_code: int

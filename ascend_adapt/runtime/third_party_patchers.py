@@ -1,4 +1,4 @@
-"""Known third-party patchers: packages that change training code at run time and may be used together with ours.
+"""Known third-party patchers: packages that change training code at run time and may run together with ours.
 
 Source: MindSpeed 028de58, Ascend/DeepSpeed c134c39, torch_npu 2.13.0 and Liger-Kernel 0.8.5.
 """

@@ -13,7 +13,7 @@ from ascend_adapt.alignment.step_view import Key
 
 
 class Backward:
-    """The backward pass of one step of both runs."""
+    """Judges the backward pass of one step of both runs."""
 
     def __init__(self, step: Step) -> None:
         self._step, self._pair = step, step.pair
@@ -42,10 +42,10 @@ class Backward:
         return min((row for row in rows if row is not None), default=None)
 
     def _last_consumers(self) -> dict[Key, list[str]]:
-        """Return, for the last call in the order of the backward pass that shares an input, the names of all that do.
+        """Return the names of the calls that share an input, by the last of them in the order of the backward pass.
 
-        The gradient of an input is the sum over its consumers, so it is judged when all of them are known. A
-        call that only passes its input to calls inside it does not count.
+        The gradient of an input is the sum over its consumers, so it is judged at the last of them. A call that only
+        passes its input to calls inside it is not a consumer.
         """
         by_row: dict[int, list[Key]] = defaultdict(list)
         rows = {key: self._input_rows(key) for key in self._pair.a.calls if self._pair.has(key)}
@@ -115,7 +115,7 @@ class Backward:
         return None
 
     def _size_of_terms(self, key: Key) -> float:
-        """Return the size of the terms summed over positions into a weight's gradient; they may cancel."""
+        """Return the size of the terms that are summed over positions into a weight's gradient; these may cancel."""
         sizes = []
         for part, of in (("outputs", "gradient"), ("inputs", "row")):
             for entries in self._pair.a.tensors(key, part).values():
@@ -129,7 +129,7 @@ class Backward:
         return sizes[0] * max(1.0, sizes[1])
 
     def _parameter(self, name: tuple[int, str, int], key: Key | None, known: float, size: float) -> Finding | None:
-        """Judge the gradient that one backward pass adds to a parameter, once."""
+        """Judge the gradient that one backward pass adds to a parameter; each gradient is judged once."""
         pair, at = self._pair, key or owner(name[:2])
         if name in self._checked or name not in pair.a.gradients:
             return None

@@ -1,4 +1,4 @@
-"""Judges the forward pass, and the parts that activation checkpointing recomputes in the backward pass."""
+"""Judges the forward pass, and what activation checkpointing recomputes during the backward pass."""
 
 from __future__ import annotations
 
