@@ -52,7 +52,7 @@ class ModuleNames:
             yield each, self._names.get(each) or Name(root, "")
 
     def tensors(self, root: int) -> Iterator[tuple[nn.Module, str, str, torch.Tensor, bool]]:
-        """Yield (module, local name, full name, tensor, is a parameter) for each distinct parameter and buffer of a root."""
+        """Yield (module, local name, full name, tensor, is a parameter) for each parameter and buffer in a root."""
         seen: set[int] = set()
         for module, name in self.modules(root):
             for is_parameter, tensors in ((True, module._parameters), (False, module._buffers)):

@@ -10,10 +10,10 @@ from ascend_adapt.patches.declare.target import Target
 
 @dataclass(frozen=True, init=False)
 class Symptom:
-    """Symptom of a fault: expressions or statements, any of which shows the fault in the source of ``at``.
+    """Symptom of a fault: expressions or statements, each of which shows the fault if the source of ``at`` contains it.
 
-    ``at`` is a module, class, function or assignment, by default the target of the patch. Without fragments,
-    ``reason`` explains why no syntax shows the fault; the suite then reports it as not judged.
+    ``at`` is a module, class, function or assignment, by default the target of the patch. Without fragments, ``reason``
+    explains why no syntax shows the fault, and the suite reports the fault as not judged.
     """
 
     fragments: tuple[str, ...]

@@ -223,7 +223,7 @@ def test_a_patch_replaced_by_another_tool_is_reported_in_the_jobs_output(allowed
     job = ascend_run("--nproc", "2", "train.py", PYTHONPATH=toy, ASCEND_ADAPT_ALLOW_DRIFT=allowed)
     assert job.returncode == 0
     reported = (
-        "toytarget:answer was reloaded or replaced after apply: it is __main__.mine now — leave that out, or disable"
+        "toytarget:answer was reloaded or replaced after apply: it is now __main__.mine — leave that out, or disable"
     )
     assert job.stderr.count(reported) == (0 if allowed else 1), job.stderr
 
