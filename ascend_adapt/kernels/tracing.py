@@ -6,7 +6,7 @@ from typing import Any
 
 
 def has_values(tensor: Any) -> bool:
-    """Return whether a tensor's values may be read on the host; under tracing they are missing or placeholders."""
+    """Return whether a tensor's values may be read on the host. Under tracing, values are missing or placeholders."""
     import torch
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():

@@ -35,7 +35,7 @@ class Launcher:
                 again(*arguments)
                 return
             compiled = self.kernel[(programs,)](*arguments, num_warps=warps)
-            # Triton's interpreter returns None; an asynchronous compiler returns an object without [].
+            # Triton's interpreter returns None, and its asynchronous compiler an object without [].
             if hasattr(compiled, "__getitem__"):
                 if len(self._compiled) >= _KINDS_KEPT:
                     self._compiled.clear()
@@ -46,5 +46,5 @@ _BY_VALUE = frozenset((int, bool, type(None)))
 
 
 def _kind(argument: Any) -> Any:
-    """Return what Triton specialises on: dtype and alignment of a tensor; floats are not specialised."""
+    """Return what Triton specialises a kernel on, such as a tensor's dtype and alignment, but not floats."""
     return float if type(argument) is float else (argument.dtype, argument.data_ptr() % 16)

@@ -129,7 +129,7 @@ def test_rotary_of_a_key_too():
     ("call", "words"),
     [
         (lambda: rms_norm(torch.randn(2, 3), torch.randn(2)), "weight: has shape [2], x [2, 3] requires [3]"),
-        (lambda: layer_norm(torch.randn(2, 3), None, torch.randn(3)), "bias: is given without a weight"),
+        (lambda: layer_norm(torch.randn(2, 3), None, torch.randn(3)), "bias: given without a weight"),
         (lambda: swiglu(torch.randn(2, 3)), "x: has shape [2, 3], expected an even last axis"),
         (lambda: gelu(torch.randn(2, 3), approximate="erf"), "approximate='erf': expected none or tanh"),
         (lambda: gelu(torch.ones(2, 3, dtype=torch.int64)), "x: is torch.int64 [2, 3], expected a float tensor"),

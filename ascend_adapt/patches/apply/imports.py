@@ -84,7 +84,7 @@ class ImportWatch:
         return root in self._begun
 
     def is_complete(self, name: str) -> bool:
-        """Return whether all code of a loaded module has run. When wrapt calls back, importlib has not marked it yet."""
+        """Return whether all code of a loaded module has run; importlib marks it only after wrapt has called back."""
         return name in self._executed or is_complete(sys.modules[name])
 
     def _hook(self, name: str) -> None:

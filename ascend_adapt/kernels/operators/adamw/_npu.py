@@ -38,7 +38,7 @@ def run(call: AdamwCall) -> None:
     ):
         before = float(step)
         step += 1
-        # The operator multiplies the powers by the betas itself, so it gets those of the previous step.
+        # The operator multiplies the powers by the betas itself, so it gets the powers of the previous step.
         APPLY_ADAM_W(
             call.beta1**before,
             call.beta2**before,
@@ -51,7 +51,7 @@ def run(call: AdamwCall) -> None:
             None,
             False,
             call.maximize,
-            # torch_npu's yaml names var, m and v, but registers one list.
+            # torch_npu's yaml has var, m and v, but the registered schema has one list.
             out=[param, mean, square],
         )
     write_copies(call)

@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.adamw import AdamwCall
 
 
 def supports(call: AdamwCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 

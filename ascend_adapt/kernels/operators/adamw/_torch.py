@@ -9,7 +9,7 @@ from ascend_adapt.kernels.operators.adamw._gradients import in_dtype_of_paramete
 
 
 def supports(call: AdamwCall) -> str:
-    """Return "" or why torch's implementation does not compute this in fp32."""
+    """Return "" or why torch's implementation does not compute this call in fp32."""
     for param, grad, mean, square in zip(call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, strict=True):
         dtypes = {str(each.dtype).removeprefix("torch.") for each in (param, mean, square)}
         if len(dtypes) > 1:

@@ -24,11 +24,11 @@ class RotaryCall(KernelCall):
     key: Any = None
 
     def tensors(self) -> tuple[Any, ...]:
-        """Return x, and key if there is one."""
+        """Return x, and key if it is given."""
         return (self.x,) if self.key is None else (self.x, self.key)
 
     def each(self) -> Iterator[RotaryCall]:
-        """Yield the call of each tensor alone."""
+        """Yield a separate call for each tensor."""
         for tensor in self.tensors():
             yield replace(self, x=tensor, key=None)
 
@@ -83,10 +83,11 @@ def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, key: Any = 
         cos: broadcasts to [..., R], R even and at most D; the remaining D - R elements are unchanged.
         sin: in the shape of ``cos``.
         interleaved: pairs are adjacent (2i, 2i + 1); otherwise (i, i + R / 2), as in GPT-NeoX and Llama.
-        key: rotated by the same angles in one kernel, with any number of heads; then the result is (x, key).
+        key: a second tensor, with any number of heads, rotated by the same angles in one kernel. The result is then (x,
+            key).
 
     Raises:
-        KernelArgumentError: shapes that do not match.
+        KernelArgumentError: shapes do not match.
         BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(RotaryCall(x, cos, sin, interleaved, key))

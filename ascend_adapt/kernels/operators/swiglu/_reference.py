@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.swiglu import SwigluCall
 
 
 def supports(call: SwigluCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 
