@@ -1,4 +1,4 @@
-"""Datasets of training samples for torch's DataLoader, with samplers that resume anywhere in their order."""
+"""Datasets of training samples for torch's DataLoader, with samplers that can resume at any sample."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from ascend_adapt.errors import DataError, SettingsError
 PARTS = ("train", "valid", "test")
 SAMPLERS = {"single": ResumableSampler, "cyclic": CyclicSampler}
 
-# Padding of a partial sample; never a token id.
+# Pads a partial sample; never a token id.
 NO_TOKEN = -1
 
 
 class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
     """Samples of S = seq_length tokens in a given sample order.
 
-    ``[k]`` is tokens, labels and position_ids, int64 [S], and loss_mask, float32 [S]. With reset_attention_mask
-    also masked_out, bool [S, S], True where a key is hidden; without it the mask is causal.
+    ``[k]`` has tokens, labels and position_ids, int64 [S], and loss_mask, float32 [S]. With reset_attention_mask, it
+    also has masked_out, bool [S, S], True where a key is masked. Otherwise the mask is causal.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
         return self._length
 
     def sample(self, k: int) -> NDArray[np.int64]:
-        """Return the tokens of the k-th sample, int64 [seq_length + 1], without the extra token [seq_length].
+        """Return the tokens of the k-th sample, int64 [seq_length + 1], or [seq_length] without the extra token.
 
         Raises:
-            IndexError: there is no such sample, or the index does not belong to the token files.
+            IndexError: the sample does not exist, or the index does not belong to the token files.
         """
         if not -len(self) <= k < len(self):
             raise IndexError(f"{self.tokens.prefix}: sample {k}, expected one below {len(self)}")
@@ -138,14 +138,15 @@ def gpt_dataset(
     reset_attention_mask: bool = False,
     eod_mask_loss: bool = False,
 ) -> tuple[GPTDataset | BlendedDataset, ResumableSampler]:
-    """Return one part of a split in the sample order of ``dialect``, and a sampler from ``consumed_samples`` on.
+    """Return one part of a split in the sample order of ``dialect``, and a sampler that starts at ``consumed_samples``.
 
     Args:
         data_path: a prefix of token files, or Megatron's list of alternating weights and prefixes.
-        dataloader_type: "single" is the order of ``dialect`` once, "cyclic" shuffles its samples again each epoch.
-        num_samples: the samples that train, valid and test need; the order depends on them. None: one epoch.
-        cache: the folder of the index cache, default a folder next to the token files.
-        shared_storage: whether all hosts see the same cache; else one rank per host builds it.
+        dataloader_type: "single" follows the order of ``dialect`` once, "cyclic" shuffles the samples again in each
+            epoch.
+        num_samples: number of samples for train, valid and test, on which the order depends; None for one epoch.
+        cache: the folder of the index cache, by default a folder next to the token files.
+        shared_storage: whether all hosts see the same cache; otherwise one rank per host builds it.
 
     Raises:
         DataError: the token files or the cache are invalid, or too small for one sample.
@@ -171,7 +172,7 @@ def gpt_dataset(
         tokens = IndexedDataset(prefix)
         asked = wanted if wanted is None or len(prefixes) == 1 else samples_to_ask_for(wanted, weight)
         if asked is not None:
-            # Otherwise a run with just enough text would lack the hidden sample at its end.
+            # Without this, a run with just enough text would lack the hidden last sample.
             asked += rules.hides_last_sample
         order = _cached_order(
             progress,
@@ -195,7 +196,7 @@ def gpt_dataset(
         )
     dataset: GPTDataset | BlendedDataset = datasets[0]
     if len(datasets) > 1:
-        # Megatron-core blends the requested number of samples; the others as many as all datasets have.
+        # Megatron-core blends the requested number of samples, and other code bases all samples of all datasets.
         size = wanted if rules.splits_at_bookends and wanted is not None else sum(map(len, datasets))
         folder = cache or Path(prefixes[0]).with_name("blend_index_cache")
         dataset = _blended(progress, IndexCache(folder, builds=builds), datasets, weights, size)
@@ -235,7 +236,7 @@ def _blended(
     weights: Sequence[float],
     size: int,
 ) -> BlendedDataset:
-    # Normalised twice, as upstream: by the function that parses the arguments, then by the class that blends.
+    # Normalised twice, as upstream does: in the function that parses the arguments, and in the class that blends.
     shares = normalised(weights, one_by_one=False)
 
     def blended(samples: int) -> None:

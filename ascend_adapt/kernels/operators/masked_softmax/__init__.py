@@ -13,8 +13,8 @@ from ascend_adapt.kernels.operation import KernelCall
 EXACT, FINITE, FINITE_ZEROED = "exact", "finite", "finite zeroed"
 """Fill of masked-out scores, and the result of fully masked rows.
 
-EXACT fills with minus infinity and returns zeros. FINITE fills with -10000 and returns a uniform row. FINITE_ZEROED fills
-with -10000 and returns zeros in each row whose maximum is -10000. Megatron's extensions use the finite fills.
+EXACT fills with minus infinity and returns zeros. FINITE fills with -10000 and returns a uniform row. FINITE_ZEROED
+fills with -10000 and returns zeros in each row whose maximum is -10000. Megatron's extensions use the finite fills.
 """
 FILL = -10000.0
 
