@@ -1,4 +1,4 @@
-"""Limits of products of int8 matrices."""
+"""Limits of operators that multiply int8 matrices."""
 
 from __future__ import annotations
 

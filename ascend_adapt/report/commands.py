@@ -1,4 +1,4 @@
-"""`ascend-adapt report`: write the page, once or while a job runs."""
+"""`ascend-adapt report`: writes the page, once or repeatedly while a job runs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _report(known: argparse.Namespace) -> int:
         try:
             time.sleep(known.watch)
         except KeyboardInterrupt:
-            # The last page does not reload itself.
+            # The last version of the page does not reload itself.
             _write(output, page([reader.read() for reader in readers]))
             print(f"\nreport: {output} — the job is still running")
             return 0
@@ -84,7 +84,7 @@ def _write(path: Path, text: str) -> None:
     """Write the page atomically.
 
     Raises:
-        SettingsError: it cannot be written.
+        SettingsError: the page cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
