@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 MOST_VALUES = 100_000
-"""Maximum number of values in one document; a value with aliases counts once for each of them."""
+"""Maximum number of values in one document. A value counts once more for each of its aliases."""
 
 
 def load(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:

@@ -17,7 +17,7 @@ SILENT_AFTER_S = 600
 
 
 def sign(lock: Path) -> None:
-    """Record this process as the owner of a lock that it has just created."""
+    """Record in a lock that this process has just created it."""
     lock.write_text(" ".join((*_place(), str(os.getpid()), _start_of(os.getpid()))))
 
 

@@ -29,10 +29,10 @@ def names(group: str, built_in: str) -> list[str]:
 
 
 def load(group: str, name: str, built_in: str) -> Any:
-    """Return the object that an entry point refers to; ``built_in`` as in ``names``.
+    """Return the object to which an entry point refers. ``built_in`` is as in ``names``.
 
     Raises:
-        SettingsError: no entry point has this name, its object cannot be imported, or as in ``names``.
+        SettingsError: no entry point has this name, the object cannot be imported, or an error as in ``names``.
     """
     known = names(group, built_in)
     if name not in known:

@@ -31,8 +31,8 @@ def device_nodes(kind: str, dev: Path = Path("/dev")) -> list[str]:
 def detect_device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[str, str]:
     """Return the device kind this process would run on (``npu``, ``cuda`` or ``cpu``) and the reason.
 
-    Reads device nodes, installed distributions and the visible-device variables, because querying torch would import
-    it. On WSL, NVIDIA GPUs are reached through /dev/dxg.
+    This reads device nodes, installed distributions and the visible-device variables, because a query to torch would
+    import it. On WSL, NVIDIA GPUs are reached through /dev/dxg.
     """
     npus = device_nodes("npu", dev)
     if npus and distribution_version("torch_npu"):
@@ -58,7 +58,7 @@ def device_to_use(asked: str | None, environ: Mapping[str, str]) -> tuple[str, s
 
 
 def count_devices(kind: str, environ: Mapping[str, str], dev: Path = Path("/dev")) -> int:
-    """Return how many devices of ``kind`` this process may use; a CPU counts as one."""
+    """Return how many devices of ``kind`` this process may use. A CPU counts as one device."""
     if kind == "cpu":
         return 1
     visible = environ.get(VISIBLE_DEVICES[kind])

@@ -21,7 +21,7 @@ def stdout() -> Console:
 
 
 def line(text: str | Text, style: str = "") -> None:
-    """Print one line; on a terminal it is wrapped between words, with a hanging indent."""
+    """Print one line, which is wrapped between words on a terminal, with a hanging indent."""
     from rich.text import Text
 
     # In a Text, unlike a str, brackets are not markup.

@@ -15,13 +15,13 @@ CONFIDENCE = 6.0
 """The lambda of the module's docstring: one bound in 30 million is exceeded by chance."""
 
 OPERATIONS_A_CALL = 8
-"""Successive roundings to the tensor's dtype in a module, besides those of the modules inside it."""
+"""Number of successive roundings to the tensor's dtype in a module, without those in the modules inside it."""
 
 GAIN = 16.0
 """Factor by which a module, or code between modules, may magnify the difference of its inputs.
 
-Norms divide by the deviation, softmax depends on the size of its scores, and gradients subtract means. A
-fault is reported where the difference grows by more than this in one step; a smaller growth is not a finding.
+Norms divide by the deviation, softmax depends on the size of its scores, and gradients subtract means. A fault is
+reported where the difference grows by more than this in one step. Smaller growth is not a finding.
 """
 
 UNIT_ROUNDOFF = {

@@ -1,10 +1,9 @@
 """Compares two recordings: finds the first module whose result differs by more than its inputs and dtype explain.
 
 Every call of a module is judged separately. Its inputs, weights and outputs differ by some amount between the
-runs. The outputs may differ by the rounding of its own arithmetic (bounds.py) plus GAIN times the difference
-of its inputs.
-So a difference is attributed to where it arises, not to where it is largest. Code between two modules belongs to the
-module around them, and code outside all modules to the script.
+runs. The outputs may differ by the rounding of the module's arithmetic (bounds.py), plus GAIN times the difference of
+the inputs. So a difference is attributed to where it arises, not to where it is largest. Code between two modules
+belongs to the module around them, and code outside all modules to the script.
 """
 
 from __future__ import annotations

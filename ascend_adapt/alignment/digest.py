@@ -22,7 +22,7 @@ WIDTH = len(STATISTICS) + BUCKETS * BUCKETS
 _LARGE = 1e18
 """Squares of larger values overflow in fp32. They, and the largest value of a dtype, count as fill values."""
 _BLOCK, _BLOCK_ON_CPU = 1 << 24, 1 << 18
-"""Number of elements converted to fp32 at a time; on a CPU they fit into the cache."""
+"""Number of elements that are converted to fp32 at a time. On a CPU, they fit into the cache."""
 _FLAT, _ROW = 1 << 16, 1024
 _signs: dict[tuple[int, torch.device], torch.Tensor] = {}
 

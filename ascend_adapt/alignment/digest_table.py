@@ -32,7 +32,7 @@ class DigestTable:
         self._copied = 0
 
     def add(self, tensor: torch.Tensor, shard: Shard | None) -> int:
-        """Digest a tensor as it is now, and return its row."""
+        """Digest the current values of a tensor, and return the row of the digest."""
         row, self._count = self._count, self._count + 1
         if not is_digestible(tensor):
             return row

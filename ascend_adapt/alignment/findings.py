@@ -51,7 +51,7 @@ class Report:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; an infinite difference is null."""
+        """Return the report as plain data, in which an infinite difference is null."""
         findings = [
             {key: None if value == math.inf else value for key, value in asdict(one).items()} for one in self.findings
         ]

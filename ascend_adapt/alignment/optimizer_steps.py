@@ -42,7 +42,7 @@ class OptimizerSteps:
         groups: list[dict[str, Any]],
         updates: Callable[[], list[Update]],
     ) -> None:
-        """Record gradients, and weights before the step; arguments as for updates.StepRecorder."""
+        """Record gradients, and weights before the step. The arguments are those of updates.StepRecorder."""
         if any(one.optimizer is optimizer for one in self._pending):  # its step() calls the step() of its base class
             self._pending.append(_Pending(optimizer))
             return

@@ -20,7 +20,7 @@ class RankGroup:
     ours: list[Recording]
     theirs: list[Recording]
     after: dict[WeightKey, float] | None = None
-    """The difference of each weight after the step before this one; None if that step was not compared."""
+    """The difference of each weight after the previous step, or None if that step was not compared."""
     states: dict[tuple[Any, ...], float] = field(default_factory=dict)
     """The difference of each optimizer state, and of each weight, after its last update."""
 

@@ -43,7 +43,7 @@ class RecordedTensor:
 
 @dataclass
 class RecordedStep:
-    """The data gathered during one step; rows are numbered in the order of time."""
+    """The data recorded during one step. Rows are numbered in the order of time."""
 
     number: int
     folder: Path
@@ -100,7 +100,7 @@ class RecordedStep:
         return self._digests.add(here, shard)
 
     def write(self, writer: Writer, is_complete: bool) -> None:
-        """End the step and write it.
+        """End the step and write its record.
 
         Raises:
             OSError: the step cannot be written.

@@ -1,4 +1,4 @@
-"""Records the steps of a training process by hooks: global hooks on modules and optimizers, others on their tensors.
+"""Records the steps of a training process by hooks: global hooks on modules and optimizers, and hooks on tensors.
 
 No object of the program is replaced, and outside the recorded steps only the optimizer's hook is installed. A step
 begins with a call of a module with gradients enabled, and ends at the next such call after an optimizer has stepped.
@@ -37,7 +37,7 @@ class Recorder:
         steps: numbers of optimizer steps, from 1.
         ranks: the ranks that are recorded.
         keep_inputs: names of modules whose inputs and state are saved for a replay.
-        report: prints why this process cannot be recorded; the training continues.
+        report: prints why this process cannot be recorded, in which case the training continues.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ class Pair:
         return self._errors[key, part, of]
 
     def worst(self, key: Key, part: str, of: str = "row") -> float:
-        """Return the largest difference among a call's floating-point inputs or outputs, 0 if there are none."""
+        """Return the largest difference among a call's floating-point inputs or outputs, or 0 without such tensors."""
         return max(self.errors(key, part, of).values(), default=0.0)
 
     def scalars(self, key: Key) -> list[str]:

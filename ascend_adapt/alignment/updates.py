@@ -31,10 +31,10 @@ class StepRecorder(Protocol):
         """Record the optimizer step made inside this context.
 
         Args:
-            optimizer: an object that is the same in each step.
-            kind: its name.
+            optimizer: any object that identifies the optimizer, the same in each step.
+            kind: the name of the optimizer, for display.
             groups: hyperparameters of each parameter group.
-            updates: a function that returns its parameters with their names in the model.
+            updates: a function that returns the optimizer's parameters with their names in the model.
         """
 
 

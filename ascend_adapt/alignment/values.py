@@ -49,7 +49,7 @@ class Value:
 
 
 def distance(one: Value, other: Value) -> float:
-    """Return the estimated Euclidean distance of two tensors; infinite if only one of them has NaN or Inf."""
+    """Return the estimated Euclidean distance of two tensors, which is infinite if only one has NaN or Inf."""
     import numpy as np
 
     a, b = one.numbers, other.numbers

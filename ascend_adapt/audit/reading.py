@@ -38,7 +38,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Reading:
-    """The judged sites of a patcher; ``several`` maps a target to the sites that give it different values."""
+    """The judged sites of a patcher. ``several`` maps a target to the sites that assign different values to it."""
 
     folder: Path
     judged: tuple[Judged, ...]

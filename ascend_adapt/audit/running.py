@@ -1,4 +1,4 @@
-"""Dynamic audit: runs a command and collects what each package changed in others, in all its processes."""
+"""Dynamic audit: runs a command, and collects what each package changes in other packages, in all processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Change:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """The package that assigns, and the one it assigns to."""
+        """The package that assigns, and the package that it changes."""
         return self.by.partition(".")[0], self.target.partition(".")[0]
 
 
@@ -47,7 +47,7 @@ class Seen:
 
     @property
     def several(self) -> dict[str, tuple[Change, ...]]:
-        """Targets that were assigned more than once, to different values."""
+        """Targets to which several different values were assigned."""
         by_target: dict[str, list[Change]] = defaultdict(list)
         for change in self.changes:
             if change.kind != "setting":
@@ -68,7 +68,7 @@ class Seen:
 
 
 def run(command: Sequence[str], environ: Mapping[str, str]) -> Seen:
-    """Run a command with the recorder in each of its Python processes; its output goes to standard error.
+    """Run a command with the recorder in each of its Python processes. The command's output goes to standard error.
 
     Raises:
         AdaptError: the command cannot be started, or no Python process ended normally.

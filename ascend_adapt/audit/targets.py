@@ -1,4 +1,4 @@
-"""Targets in source trees: whether a dotted path exists there, following imports and base classes."""
+"""Targets in source trees: finds out whether a dotted path exists, following imports and base classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOSE = 0.88
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a target exists; ``definition`` is its function or class, if the source shows one."""
+    """Whether a target exists. ``definition`` is the target's function or class, if the source shows it."""
 
     state: str
     reason: str = ""
@@ -163,7 +163,7 @@ def _surest(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _similar(scope: ast.Module | ast.ClassDef, name: str) -> str:
-    """Return the closest existing name to a missing one, as text to append."""
+    """Return the existing name that is closest to a missing one, as text to append to a message."""
     bound = {one.lower(): one for statement in syntax.statements(scope) for one in syntax.names_bound(statement)}
     close = difflib.get_close_matches(name.lower(), bound, 1, _CLOSE)
     return f", it has {bound[close[0]]}" if close else ""
@@ -179,7 +179,7 @@ def _bound_by(alias: ast.alias) -> str:
 
 
 def _home(node: ast.ImportFrom, package: str) -> str:
-    """Return the module that an import refers to, including a relative one in ``package``."""
+    """Return the module to which an import refers. A relative import is resolved in ``package``."""
     if not node.level:
         return str(node.module)
     parts = package.split(".")

@@ -90,8 +90,9 @@ def blend_order(
 ) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     """Return the dataset of each of ``size`` samples, int16 [size], and the sample's number in it, int64 [size].
 
-    Each sample comes from the dataset that is furthest behind its weight, the first in a tie. The arithmetic is that of
-    Megatron's helpers in double precision. ``report`` is called regularly with the number of samples so far.
+    Each sample comes from the dataset that is furthest behind its weight, in a tie from the first such dataset. The
+    arithmetic is that of Megatron's helpers in double precision. ``report`` is called regularly with the number of
+    samples so far.
     """
     return _greedy(weights, size, np.full(len(weights), math.inf), report)
 

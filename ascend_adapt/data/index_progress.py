@@ -20,7 +20,7 @@ class IndexProgress:
         self._next = time.monotonic() + SECONDS_BEFORE_FIRST_LINE
 
     def __call__(self, doing: str, items: int = 0) -> None:
-        """Print ``doing`` if it has many items, or enough time has passed since the last line."""
+        """Print the operation ``doing`` if it has many items or enough time has passed since the last line."""
         now = time.monotonic()
         if self._prints and (items >= MANY_ITEMS or now >= self._next):
             self._next = now + SECONDS_BETWEEN_LINES

@@ -91,7 +91,7 @@ def build_mapping(*arguments: Any) -> None:
     """Reject the mapping of BERT, T5 and ICT datasets.
 
     Raises:
-        DataError: always.
+        DataError: in every call.
     """
     raise DataError(
         "build_mapping: called by a BERT, T5 or ICT dataset, expected GPT data — compile Megatron's helpers"

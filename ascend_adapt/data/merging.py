@@ -16,7 +16,7 @@ from ascend_adapt.errors import DataError, system_error
 
 
 def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.PathLike[str]) -> tuple[int, int]:
-    """Merge the token files ``prefixes`` in order; return the numbers of documents and tokens.
+    """Merge the token files ``prefixes`` in order, and return the numbers of documents and tokens.
 
     Raises:
         DataError: a file cannot be read, dtypes differ, or the output cannot be written. No partial output is left.

@@ -38,7 +38,7 @@ class ParquetLines(io.RawIOBase):
             found = schema.field(key).type
             values = found.value_type if pyarrow.types.is_dictionary(found) else found
             if str(values) not in ("string", "large_string", "string_view", "binary", "large_binary", "null"):
-                wrong.append(f"column {key!r} of {found}")
+                wrong.append(f"column {key!r} of type {found}")
         if wrong:
             columns = ", ".join(schema.names[:20])
             raise DataError(f"{', '.join(wrong)}, expected text columns, out of {columns} — see --json-keys")

@@ -16,7 +16,7 @@ class ResumableSampler(torch.utils.data.Sampler[list[int]]):
     """Micro batches of sample numbers for one data-parallel rank, determined by ``consumed_samples`` alone.
 
     As in Megatron, each step takes the next micro_batch_size * data_parallel_size samples, and rank r gets the r-th
-    micro_batch_size of them. An incomplete last step is dropped. Pass it to a DataLoader as ``batch_sampler``.
+    micro_batch_size of them. An incomplete last step is dropped. Pass the sampler to a DataLoader as ``batch_sampler``.
     """
 
     def __init__(

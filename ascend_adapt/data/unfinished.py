@@ -25,7 +25,7 @@ from ascend_adapt.errors import DataError, system_error
 
 
 class UnfinishedTokens:
-    """Writer of one prefix's unfinished token files: ``add`` appends complete sequences."""
+    """Writes the unfinished token files of one prefix. ``add`` appends complete sequences."""
 
     def __init__(self, prefix: Path, dtype: np.dtype[Any], *, sequences: int = 0, tokens: int = 0):
         self.prefix = prefix

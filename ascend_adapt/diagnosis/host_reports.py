@@ -90,7 +90,7 @@ def judge(files: Sequence[Path], asked: str | None = None) -> tuple[list[HostRep
     """Return a report of each collected host, the differences between hosts, and plugin errors.
 
     Raises:
-        SettingsError: a file is not one that `doctor --collect` wrote.
+        SettingsError: a file was not written by `doctor --collect`.
     """
     problems, faults = known.problems({})
     collected = list(zip(files, of_each(_read, files), strict=True))
@@ -184,7 +184,7 @@ def _lay_out(root: Path, data: Mapping[str, Any]) -> None:
 
 
 def _inside(root: Path, path: str) -> Path:
-    """Return a collected host's path under ``root``, which a path in an untrusted file must not leave."""
+    """Return the path under ``root`` for a collected host's absolute path, which must not leave ``root``."""
     if not path.startswith("/") or ".." in Path(path).parts:
         raise SettingsError(
             f"{path}: is not an absolute path, expected the path of a file on a collected host — collect again"

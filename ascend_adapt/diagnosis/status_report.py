@@ -59,7 +59,7 @@ class Report:
         return tuple(one for one in self.outcomes if one.state in BAD_STATES)
 
     def summary(self) -> str:
-        """Return the counts in one line, such as ``172 patches: 26 would be applied, 146 for another device, ...``."""
+        """Return the counts on one line, such as ``172 patches: 26 would be applied, 146 for another device, ...``."""
         counts = {"would be applied" if self.predicted else "applied": len(self.applying)}
         if self.bad:
             counts["NEED ATTENTION"] = len(self.bad)

@@ -1,4 +1,4 @@
-"""Whether a device has kernels that fuse the operations around a linear layer: bias, residual add, norm, activation.
+"""Finds out whether a device has kernels that fuse the operations around a linear layer, such as bias and norm.
 
 Without such kernels, plain torch is faster than their references, and torch.compile fuses plain operators itself.
 """

@@ -95,7 +95,7 @@ def check_prefix(prefix: Any, batch: int, queries: int, keys: int) -> None:
 
 
 def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int | None, device: Any) -> Any:
-    """Return the bool mask [rows, columns] for ``causal`` and ``window``, True = masked; ``shift`` is K - Q."""
+    """Return the bool mask [rows, columns] for ``causal`` and ``window``, True = masked. ``shift`` is K - Q."""
     import torch
 
     query = torch.arange(rows.start, rows.stop, device=device)[:, None] + shift

@@ -1,4 +1,4 @@
-"""Schema gate: whether the installed torch_npu has the operator that a kernel backend was written for.
+"""Schema gate: checks whether the installed torch_npu has the operator that a kernel backend was written for.
 
 torch_npu's registered schemas differ from its yaml: they have ``input`` for the yaml's ``self``, and one list, ``out``,
 for several out arguments (seen in 2.1.0.post17 to 2.14.0). Both forms count as equal.
@@ -82,7 +82,7 @@ class _Argument:
 
 
 def known_as(name: str) -> str:
-    """Map ``self`` of torch_npu's yaml to ``input``, its registered name; return other names unchanged."""
+    """Return the registered name of an argument in torch_npu's yaml: ``input`` for ``self``, other names unchanged."""
     return "input" if name == "self" else name
 
 

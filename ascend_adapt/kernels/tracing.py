@@ -1,4 +1,4 @@
-"""Tensors without readable values: under FakeTensorMode, make_fx and torch.func transforms, and on meta."""
+"""Detects tensors without readable values: under FakeTensorMode, make_fx and torch.func transforms, and on meta."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Cached launch of a compiled Triton kernel, without Triton's inspection of each argument.
 
-On an H100 machine that inspection takes 14 of the 26 microseconds of a launch, and even a softmax of 64 Mi scores waits
+On an H100 host, the inspection takes 14 of the 26 microseconds of a launch, and even a softmax of 64 Mi scores waits
 for it.
 """
 
@@ -22,7 +22,7 @@ class Launcher:
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, programs: int, *arguments: Any, warps: int) -> None:
-        """Launch ``programs`` programs on the device of the first argument; constants come last, in order."""
+        """Launch ``programs`` programs on the device of the first argument. Constants come last, in order."""
         if torch.compiler.is_compiling():
             self.kernel[(programs,)](*arguments, num_warps=warps)
             return

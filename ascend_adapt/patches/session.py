@@ -59,7 +59,7 @@ class Session:
         self._arming.hosts = hosts
 
     def add(self, registered: Iterable[Registered], disabled: Iterable[str] = ()) -> list[Registered]:
-        """Add patches: judge them, apply those whose target is already imported, and arm the others.
+        """Add and judge patches. Patches whose target is already imported are applied, and the others are armed.
 
         Patches named in ``disabled`` are skipped. Returns the patches that were not yet in the session.
 

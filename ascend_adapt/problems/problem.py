@@ -26,7 +26,7 @@ class Condition:
     """A condition: facts that must all hold.
 
     Attributes:
-        device: device kinds of the job.
+        device: device kinds of the job, any of which meets the condition.
         versions: installed distributions and their versions.
         missing: distributions that are not installed.
         environ: variables that are set, with the pattern that each value matches.

@@ -112,7 +112,7 @@ def failure(run: Run, label: str = "The job") -> Markup | None:
 
 
 def curves(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
-    """Return the charts. The curves of two runs are drawn over each other."""
+    """Return the charts. The curves of two runs are drawn in the same charts."""
     by_metric: dict[Metric, list[Line]] = {}
     for number, run in enumerate(runs):
         for curve in run.curves:

@@ -49,7 +49,7 @@ def facts(status: Status, backends: Mapping[str, str] | None = None) -> dict[str
     """Return the versions, device, patch states and kernel backends of this process, by name.
 
     Args:
-        status: status of this process.
+        status: the status of this process.
         backends: kind of kernel call -> the backend chosen so far.
     """
     roots = {outcome.target.partition(":")[0].partition(".")[0] for outcome in status.outcomes}

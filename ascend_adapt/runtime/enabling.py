@@ -64,13 +64,14 @@ def enable(
         disable: names of plugins or patches to disable.
         device: ``npu``, ``cuda`` or ``cpu`` instead of the detected device.
         kernels: kernel backends to use, such as ``{"attention": "npu"}``.
-        strict: raise on every patch that drifted, failed or was lost, and on every unusable plugin.
-        cuda_code: where "cuda" means the device of this host: ``auto`` (the script and every package that does not
-            support the device), ``script`` (the script and its own modules), ``all`` (and packages that do) or ``off``.
+        strict: whether to raise an error for every patch that drifted, failed or was lost, and every unusable plugin.
+        cuda_code: in which code "cuda" means the device of this host: ``auto`` (the script, and every package that does
+            not support the device), ``script`` (the script and its modules), ``all`` (also packages that support the
+            device) or ``off``.
 
     Raises:
         SettingsError: a value is invalid, or conflicts with an earlier call (EnableConflict, naming both callers).
-        PluginError: a plugin given as ``plugins`` cannot be used; with ``strict``, any plugin.
+        PluginError: a plugin in ``plugins`` cannot be used, or with ``strict`` any plugin.
         PatchError: two patches change the same place; a patch drifted or failed, and without it numbers are wrong; with
             ``strict``, any patch drifted, failed or was lost.
     """
@@ -222,7 +223,7 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
 
 
 def _join(in_force: _InForce, wanted: Settings, caller: str) -> Callable[[], None]:
-    """Add the request of a further call, or nothing if it raises; return the function that undoes it."""
+    """Add the request of a further call, and return the function that undoes it. Changes nothing if it raises."""
     stated = in_force.settings
     if wanted.device not in (None, in_force.device):
         _refuse(in_force, caller, f"device={wanted.device!r}", f"device {in_force.device!r} ({in_force.device_reason})")
@@ -248,7 +249,7 @@ class _Joined:
     in_force: _InForce
     known_problems: int
     stated: Settings | None = None
-    """The settings before this call, if it has changed them."""
+    """The settings before this call, if the call has changed them."""
     plugins: list[Any] = field(default_factory=list)
     silenced: set[str] = field(default_factory=set)
     disabled: dict[Registered, Outcome] = field(default_factory=dict)
@@ -305,7 +306,7 @@ class _Joined:
 
 
 def _extend_kernels(manager: PluginManager | None) -> None:
-    """Register the kernel backends of plugins, or none; imports kernels only if a plugin has backends."""
+    """Register the kernel backends of plugins, or none. Kernels are imported only if a plugin has backends."""
     if (manager is not None and manager.extends_kernels) or "ascend_adapt.kernels.dispatch" in sys.modules:
         from ascend_adapt.kernels import dispatch
 
@@ -313,7 +314,7 @@ def _extend_kernels(manager: PluginManager | None) -> None:
 
 
 def _request(kernels: Mapping[str, str] | None) -> None:
-    """Select the requested kernel backends, or with None undo the selection; imports kernels."""
+    """Select the requested kernel backends, or undo the selection for None. Imports kernels."""
     from ascend_adapt.kernels import dispatch
 
     dispatch.request(kernels)

@@ -1,4 +1,4 @@
-"""Plugin hooks; an implementation is marked ``@ascend_adapt.hookimpl``.
+"""Plugin hooks, whose implementations are marked ``@ascend_adapt.hookimpl``.
 
 A plugin is a module (or object) named by an entry point of the group ``ascend_adapt``.
 """

@@ -11,7 +11,7 @@ from ascend_adapt.patches.apply.third_party import ThirdPartyPatcher
 
 KNOWN = (
     ThirdPartyPatcher(
-        "MindSpeed", ("mindspeed", "mindspeed_llm", "mindspeed_mm"), "disable MindSpeed's feature for it"
+        "MindSpeed", ("mindspeed", "mindspeed_llm", "mindspeed_mm"), "disable the MindSpeed feature that changes it"
     ),
     ThirdPartyPatcher("deepspeed_npu", ("deepspeed_npu",), "remove `import deepspeed_npu`"),
     ThirdPartyPatcher(

@@ -278,7 +278,7 @@ def stands_instead(scene: Scene) -> None:
 
 
 def two_plugins(scene: Scene) -> None:
-    """Two rewrites, replacements or entries conflict; two wraps are nested; a second add does nothing."""
+    """Two rewrites, replacements or entries conflict. Two wraps are nested. A second add does nothing."""
     scene.write()
     scene.import_target()
     patch = scene.patch

@@ -49,7 +49,7 @@ class Shape:
 
 
 def shape_of(patch: Patch, tree: SourceTree | None = None) -> Shape:
-    """Return the shape of the target in ``tree``, or else the one that the declaration implies.
+    """Return the shape of the target in ``tree``, or else the shape that the declaration implies.
 
     Raises:
         NotShown: no module can be generated from the declaration.

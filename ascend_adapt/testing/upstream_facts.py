@@ -112,7 +112,7 @@ def load(path: Path) -> UpstreamRecord:
 
 
 def record(distribution: str, registered: Sequence[Registered], trees: Mapping[str, SourceTree]) -> UpstreamRecord:
-    """Return the record of ``trees`` (by release, oldest first)."""
+    """Return the record of the patches' facts in ``trees``, which are given by release, oldest first."""
     facts = {one.full_name: {release: gather(one.patch, trees[release]) for release in trees} for one in registered}
     declared = {one.full_name: fingerprint(one.patch) for one in registered}
     return UpstreamRecord(distribution, tuple(trees), declared, facts)

@@ -12,7 +12,7 @@ from ascend_adapt.patches.judge import gate
 
 @dataclass(frozen=True)
 class Around:
-    """A version inside the range, and the nearest ones outside its bounds."""
+    """A version inside the range, and the nearest versions outside its bounds."""
 
     inside: str
     below: str | None

@@ -49,7 +49,7 @@ def test_another_pytest_run_does_not_notice_it(tmp_path: Path) -> None:
         (["--plugin", "os"], "--plugin os: registers no patches"),
         (["--upstream", "missing"], "--upstream missing: is not a folder"),
         (["--upstream", "."], "--upstream .: contains none of "),
-        (["-n", "2"], "-n, --dist: the suite collects results in one process"),
+        (["-n", "2"], "-n, --dist: several processes, expected one"),
         (["--evidence", "/dev/null/x"], "--evidence /dev/null/x: "),
         (["--evidence", "raises_at_once.py"], "raises_at_once.py: is not a file of evidence records"),
         (["--hardware"], "--hardware: "),

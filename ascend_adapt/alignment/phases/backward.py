@@ -69,7 +69,7 @@ class Backward:
         return {row for row in rows if row is not None}
 
     def _output(self, around: Key | None, key: Key, known: float) -> Finding | None:
-        """Judge the gradients of a call's outputs, which the code around it computes."""
+        """Judge the gradients of a call's outputs, which the surrounding code computes."""
         limit = self._pair.allowed(key if around is None else around) + bounds.GAIN * known
         for path, error in self._pair.errors(key, "outputs", "gradient").items():
             if error > limit:
@@ -104,7 +104,7 @@ class Backward:
         for path, error in self._pair.errors(key, "inputs", "gradient").items():
             self._step.keep_largest("backward", error, self._step.name(key))
             if error > limit:
-                what = "the gradient of its input differs, that of its output agrees"
+                what = "the gradient of its input differs, but that of its output agrees"
                 together = self._consumers[key]
                 if len(together) > 1:
                     what += f"; the input is shared by {', '.join(together)}: any of them may be the cause"
@@ -136,7 +136,7 @@ class Backward:
         self._checked.add(name)
         moment = pair.a.gradients[name][0]["row"]
         if name not in pair.b.gradients:
-            what = f"{name[1]} gets no gradient in B"
+            what = f"{name[1]} has no gradient in B"
             return self._step.finding("backward", at, what, math.inf, 0.0, moment=moment)
         one, other = pair.a.value(pair.a.gradients[name]), pair.b.value(pair.b.gradients[name])
         apart = pair.compared(one, other, name[1])
@@ -154,7 +154,7 @@ class Backward:
         limit = (own + bounds.GAIN * known) * (max(1.0, size / norm) if norm else 1.0)
         self._step.keep_largest("backward", apart, name[1])
         if apart > limit:
-            what = f"the gradient of {name[1]} differs, that of the output agrees"
+            what = f"the gradient of {name[1]} differs, but that of the output agrees"
             both = f"A: {one}", f"B: {other}"
             return self._step.finding("backward", at, what, apart, limit, *both, replay=True, moment=moment)
         return None

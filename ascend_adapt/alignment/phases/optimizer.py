@@ -66,7 +66,7 @@ def _states(update: Update, gradient: float) -> Finding | float:
         passed = gradient + known.get((update.key, state), 0.0)
         limit = bounds.elementwise({one.dtype, other.dtype}) + bounds.GAIN * passed
         if apart > limit:
-            what = f"{update.mine['class']}'s {state} of {name} differs, its gradient agrees"
+            what = f"{update.mine['class']}'s {state} of {name} differs, but its gradient agrees"
             return update.finding("optimizer", what, apart, limit, f"A: {one}", f"B: {other}")
         known[update.key, state] = apart
         largest = max(largest, apart)
@@ -99,7 +99,7 @@ def _weight(update: Update, passed: float, after: dict[WeightKey, float]) -> Fin
     step.keep_largest("optimizer", error, name[1])
     is_noise = passed > 0 and len(a1.shape) < 2
     if apart > limit and not is_noise:
-        what = f"{update.mine['class']}'s update of {name[1]} differs, its gradient and state agree"
+        what = f"{update.mine['class']}'s update of {name[1]} differs, but its gradient and state agree"
         return update.finding("optimizer", what, apart, limit, f"A: {a1}", f"B: {b1}")
     return None
 

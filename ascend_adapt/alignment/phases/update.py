@@ -20,9 +20,9 @@ class Update:
     key: tuple[int, int, str]
     """The optimizer, and the root and name of the parameter. The root of a flat buffer of weights is negative."""
     mine: dict[str, Any]
-    """As A's first rank recorded it."""
+    """The update as A's first rank recorded it."""
     theirs: dict[str, Any]
-    """As B's first rank recorded it."""
+    """The update as B's first rank recorded it."""
 
     @property
     def name(self) -> WeightKey:

@@ -45,7 +45,7 @@ class Machine:
         extensions: build folder of torch's C++ extensions.
         shm_bytes: size of /dev/shm in bytes.
         root: root folder of the system files, which tests replace.
-        uid: user id; ``groups`` are its group ids.
+        uid: id of the user, whose group ids are ``groups``.
         limits: soft limits by letter of ``ulimit``; None means unlimited.
         outcomes: expected outcome of each patch.
         torch_cuda: CUDA version that torch was built with, or "".

@@ -9,11 +9,11 @@ from types import CellType, FrameType, ModuleType
 from typing import Any
 
 Swaps = dict[int, tuple[Any, Any]]
-"""``id(old) -> (old, new)``; the reference to old keeps its id valid."""
+"""``id(old) -> (old, new)``. The reference to the old object keeps its id valid."""
 
 
 def chain(swaps: Swaps, later: Swaps) -> None:
-    """Add ``later`` to ``swaps``. The new objects of ``swaps`` may have been swapped again since."""
+    """Add ``later`` to ``swaps``, and follow swaps whose new object ``later`` swaps again."""
     for key, (old, new) in swaps.items():
         swaps[key] = (old, swapped(new, later))
     swaps.update(later)

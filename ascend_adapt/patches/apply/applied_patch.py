@@ -20,7 +20,7 @@ from ascend_adapt.patches.declare.target import MISSING, Place, Target, locate, 
 
 @dataclass(eq=False)
 class AppliedPatch(ABC):
-    """Patch applied at one place; ``swaps`` lists the objects whose aliases must be rebound."""
+    """A patch applied at one place. ``swaps`` lists the objects whose aliases must be rebound."""
 
     patch: Patch
     module: ModuleType

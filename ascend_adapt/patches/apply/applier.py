@@ -33,7 +33,7 @@ class Applier:
         """Apply ``patch``, of any kind except provide, to ``module``.
 
         Raises:
-            NotNeeded: the target has no fault.
+            NotNeeded: the target does not have the fault.
             PatchDrift: the target is missing or has changed.
             PatchConflict: another patch excludes this one.
         """

@@ -22,7 +22,7 @@ from ascend_adapt.patches.judge.preconditions import refused_call
 def stand_in(patch: Patch, original: Any, place: Place) -> Any:
     """Return the stand-in that ``patch`` (a wrap or replace) sets at ``place`` for the descriptor ``original``.
 
-    A classmethod, staticmethod, property, coroutine or generator function stays one.
+    Classmethods, staticmethods, properties, coroutine and generator functions keep their kind.
 
     Raises:
         PatchDrift: the original is not a function, method or property.
@@ -56,7 +56,8 @@ def inherited(place: Place) -> Any:
     """Return a function that calls the method that ``place.owner`` inherits at the time of the call.
 
     Raises:
-        PatchDrift: it is object.__new__ or object.__init__, whose argument checks depend on what the class defines.
+        PatchDrift: the method is object.__new__ or object.__init__, whose argument checks depend on what the class
+            defines.
     """
     owner, name, value = place.owner, place.name, place.value
     if name in ("__new__", "__init__") and value is vars(object)[name]:

@@ -35,7 +35,7 @@ class ThirdPartyChange:
 
 
 def find(value: Any, others: Sequence[ThirdPartyPatcher], root: str) -> ThirdPartyChange | None:
-    """Return the one of ``others`` that defined ``value`` or a function inside it, or None.
+    """Return which of the patchers ``others`` defined ``value`` or a function that it wraps, or None.
 
     Functions of upstream's top-level package ``root`` are not searched.
     """

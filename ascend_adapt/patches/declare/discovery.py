@@ -11,7 +11,7 @@ from ascend_adapt.patches.declare.spec import Patch
 
 
 def patches_in(module: str | ModuleType) -> list[Patch]:
-    """Return the patches that a module declares; for a package, also those of its submodules at any depth.
+    """Return the patches that a module declares, and for a package, also the patches of all its submodules.
 
     A module declares the patches that are bound to its names, directly or in a list or tuple. The package comes first,
     then its modules by name, each in source order. A patch with several names counts once. Modules whose name begins

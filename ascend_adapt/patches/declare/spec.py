@@ -176,7 +176,7 @@ def replace(
     bodies: Iterable[str] = (),
     **terms: Unpack[Terms],
 ) -> Any:
-    """Return a decorator whose function replaces the target; with ``value=``, the patch itself.
+    """Return a decorator whose function replaces the target. With ``value=``, return the patch.
 
     The function must accept every call that the original accepts. ``bodies`` are the digests
     (``ascend_adapt.patches.declare.syntax.digest``) of the originals that it is known to replace correctly; any other
@@ -196,7 +196,7 @@ def add(target: str, *, value: Any, **terms: Unpack[Terms]) -> Patch: ...
 
 
 def add(target: str, *, value: Any = MISSING, **terms: Unpack[Terms]) -> Any:
-    """Return a decorator whose function becomes a new attribute; with ``value=``, the patch itself.
+    """Return a decorator whose function becomes a new attribute. With ``value=``, return the patch.
 
     An existing attribute is left alone (``not_needed``).
     """
@@ -204,7 +204,7 @@ def add(target: str, *, value: Any = MISSING, **terms: Unpack[Terms]) -> Any:
 
 
 def rewrite(target: str, *, old: str, new: str, host_script: str | None = None, **terms: Unpack[Terms]) -> Patch:
-    """Return a patch that replaces one expression or statement of a function by another.
+    """Return a patch that replaces one expression or statement in a function with another.
 
     ``old`` is matched as a syntax tree, so formatting does not matter. It must occur exactly once. With
     ``host_script``, a file name, the target is ``__main__:function`` in the launched script.

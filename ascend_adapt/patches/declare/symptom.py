@@ -1,4 +1,4 @@
-"""Symptom: upstream code that shows the fault of a patch; read by the conformance suite only."""
+"""Symptom: upstream code that shows the fault of a patch. Only the conformance suite reads it."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ _IGNORED = ("ctx", "kind", "type_comment", "type_ignores")
 
 
 def _text(value: Any) -> str:
-    """Return a tree as text; the output of ast.unparse and ast.dump depends on the Python version."""
+    """Return a tree as text. The output of ast.unparse and ast.dump would depend on the Python version."""
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
     if not isinstance(value, ast.AST):

@@ -52,7 +52,7 @@ class Target:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The module and every package above it, innermost first."""
+        """The module and every package that contains it, innermost first."""
         parts = self.module.split(".")
         return tuple(".".join(parts[:end]) for end in range(len(parts), 0, -1))
 
@@ -121,7 +121,7 @@ def standing(owner: Any, name: str) -> Any:
 
 
 def locate(target: Target, module: ModuleType, *, lazily: bool = True) -> Place:
-    """Return the location of ``target`` in the loaded ``module``; the value may be MISSING.
+    """Return the location of ``target`` in the loaded ``module``. Its value may be MISSING.
 
     With ``lazily``, names that the module lacks are read through its ``__getattr__``.
 

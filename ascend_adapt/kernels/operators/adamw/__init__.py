@@ -90,15 +90,14 @@ def adamw(
 ) -> None:
     """Update parameters, moments and step counters by one step of AdamW, in place.
 
-    A parameter whose gradient is None is unchanged, and so is its counter: the bias correction of a parameter counts
-    its own steps.
+    A parameter whose gradient is None is unchanged, and so is its step counter, which determines its bias correction.
 
     Args:
         params: float tensors on one device.
         grads: the gradients, each with its parameter's shape, or None. They may be overwritten.
         exp_avgs: first moments, with the shapes of the parameters.
         exp_avg_sqs: second moments, with the shapes of the parameters.
-        steps: a one-element fp32 tensor for each parameter, as in torch's optimizers: the number of earlier steps.
+        steps: for each parameter, a one-element fp32 tensor with the number of earlier steps, as in torch's optimizers.
         lr: learning rate, a number or a 0-d fp32 tensor. The tensor's value may change between replays of a CUDA graph.
         betas: decay rates of the moments.
         eps: added to the root of the second moment.
@@ -160,7 +159,7 @@ def adamw(
 
 
 def _are_alike(row: tuple[Any, ...], first: Any) -> bool:
-    """Return whether a parameter, its gradient and moments are float tensors of one shape on the first one's device.
+    """Return whether a parameter, its gradient and moments are float tensors of one shape on the device of ``first``.
 
     A step has thousands of parameters. ``_check_row`` takes longer, and reports what is wrong.
     """

@@ -13,7 +13,7 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Do one step."""
+    """Do one AdamW step."""
     copies = call.copies or (None,) * len(call.params)
     for param, given, mean, square, step, copy in zip(
         call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, copies, strict=True

@@ -22,7 +22,7 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Do one step."""
+    """Do one AdamW step."""
     call = in_dtype_of_parameters(call)
     device = call.params[0].device
     # The fused implementation needs its counters on the device; the caller's may be on the host.

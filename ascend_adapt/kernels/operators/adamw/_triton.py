@@ -1,4 +1,4 @@
-"""AdamW in one pass over all parameters: gradients of any dtype, the factor, and 16-bit copies in the same kernel.
+"""AdamW in one pass over all parameters, including gradients of any dtype, the factor and 16-bit copies.
 
 With a 16-bit gradient and copy, each parameter moves 28 bytes. torch's kernels for the cast of the gradient, the
 clipping, the step and the copy move 46 bytes. The arithmetic is that of torch's fused AdamW, in fp32.
@@ -43,7 +43,7 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Do one step."""
+    """Do one AdamW step."""
     device = call.params[0].device
     torch._foreach_add_(list(call.steps), 1.0)
     # Computed in fp64: 1 - beta2 ** 1 is a thousandth, and fp32 would keep four digits of it.

@@ -106,7 +106,7 @@ def add_norm(
         (y, norm), both [..., D] in the dtype of ``x``. The norm may be computed from y after rounding to that dtype.
 
     Raises:
-        KernelArgumentError: shapes or dtypes that do not match, or dropout without a seed.
+        KernelArgumentError: shapes or dtypes do not match, or dropout is given without a seed.
         BackendUnavailable: the requested backend does not support the call.
     """
     if seed is not None and (not is_tensor(seed) or seed.numel() != 1):

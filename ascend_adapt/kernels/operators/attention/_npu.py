@@ -1,8 +1,9 @@
 """Attention with torch_npu's npu_fusion_attention, within its documented limits.
 
-Traps, from op-plugin's documentation: True in atten_mask means masked; without atten_mask every sparse mode is silently
-ignored, so causal needs its mask; modes 3 and 4 take the fixed 2048 x 2048 upper triangle for all lengths; version 1
-adds the bias before scaling, version 2 with pse_type=0 after it; packed rows (TND) may not contain a fully masked row.
+Traps, from op-plugin's documentation: True in atten_mask means masked. Without atten_mask, every sparse mode is
+silently ignored, so causal needs its mask. Modes 3 and 4 take the fixed 2048 x 2048 upper triangle for all lengths.
+Version 1 adds the bias before scaling, version 2 with pse_type=0 after scaling. Packed rows (TND) may not contain a
+fully masked row.
 """
 
 from __future__ import annotations

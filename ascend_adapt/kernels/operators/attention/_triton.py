@@ -72,7 +72,7 @@ def _decode_kernel(
     q_b, q_n, q_q, q_d, k_b, k_n, k_k, k_d, v_b, v_n, v_k, v_d, mask_b, mask_k,
     MASKED: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Attend with the ``shared * queries`` queries of one key head of one row to all its keys."""
+    """Compute the attention of the ``shared * queries`` queries of one key head in one row to all its keys."""
     b = (tl.program_id(0) // key_heads).to(tl.int64)
     n = (tl.program_id(0) % key_heads).to(tl.int64)
     query = tl.arange(0, QUERIES)

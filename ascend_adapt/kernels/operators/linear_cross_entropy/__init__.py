@@ -68,8 +68,8 @@ def linear_cross_entropy(
         label_smoothing: fraction of the target that is distributed uniformly over the full vocabulary, as in torch.
         reduction: ``mean`` over the tokens that are not ignored (NaN without such tokens), ``sum``, or ``none``, which
             returns [...].
-        group: process group over which the vocabulary is split. The gradient of ``hidden`` is already summed over it;
-            do not sum it again.
+        group: process group over which the vocabulary is split. The gradient of ``hidden`` is already summed over the
+            group; do not sum it again.
         vocab_range: this rank's first id, and one past its last. All ranks have equally many ids, by default in rank
             order.
 

@@ -52,8 +52,8 @@ def masked_softmax(x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: 
         causal: whether to mask the keys after each query, aligned to the last key.
 
     Returns:
-        Probabilities, in the shape and dtype of ``x``. Masked-out entries are exactly 0; a fully masked row is all
-        zeros, and so is its gradient.
+        Probabilities, in the shape and dtype of ``x``. Masked-out entries are exactly 0. A fully masked row and its
+        gradient are all zeros.
 
     Raises:
         KernelArgumentError: the mask is not bool, or shapes do not match.

@@ -82,7 +82,8 @@ def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, key: Any = 
         x: [..., D], such as [B, N, S, D] or [S, B, N, D].
         cos: broadcasts to [..., R], R even and at most D; the remaining D - R elements are unchanged.
         sin: in the shape of ``cos``.
-        interleaved: pairs are adjacent (2i, 2i + 1); otherwise (i, i + R / 2), as in GPT-NeoX and Llama.
+        interleaved: whether pairs are adjacent, (2i, 2i + 1). Otherwise they are (i, i + R / 2), as in GPT-NeoX and
+            Llama.
         key: a second tensor, with any number of heads, rotated by the same angles in one kernel. The result is then (x,
             key).
 
