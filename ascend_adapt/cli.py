@@ -222,7 +222,8 @@ def _status(known: argparse.Namespace) -> int:
 
     if known.run_dir is not None and known.upstream is not None:
         raise SettingsError(
-            "RUN_DIR and --upstream: both given, expected one: the first reports a run, the second predicts — drop one"
+            "RUN_DIR and --upstream: both given, expected one, because the first reports a run and the second predicts "
+            "— drop one"
         )
     if known.run_dir is not None:
         report = status_report.of_run(Path(known.run_dir))
@@ -242,7 +243,9 @@ def _doctor(known: argparse.Namespace) -> int:
 
     given = [f"--{name}" for name in ("hostfile", "collect", "report") if getattr(known, name) is not None]
     if len(given) + bool(known.files) > 1:
-        raise SettingsError(f"{', '.join([*given, *map(str, known.files)])}: expected one of these — drop the others")
+        raise SettingsError(
+            f"{', '.join([*given, *map(str, known.files)])}: given together, expected only one — drop the others"
+        )
     if known.hostfile is not None:
         return _doctor_of_hosts(known)
     if known.collect is not None:

@@ -1,4 +1,4 @@
-"""`ascend-adapt audit`: what another patcher changes."""
+"""`ascend-adapt audit`: reports what another patcher changes."""
 
 from __future__ import annotations
 

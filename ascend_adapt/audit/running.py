@@ -79,12 +79,12 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> Seen:
         try:
             code = interruption.run(command, env=variables, stdout=2)
         except OSError as error:
-            raise AdaptError(f"{command[0]}: {error.strerror}, expected a command — give one after --") from error
+            raise AdaptError(f"{command[0]}: {error.strerror}, expected a command — give a command after --") from error
         written = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(Path(folder).glob("*.json"))]
     if not written:
         raise AdaptError(
-            f"{' '.join(command)}: no Python process of it ended normally (exit code {code}), expected one "
-            "that imports the patcher and ends — run python -c 'import PATCHER'"
+            f"{' '.join(command)}: no Python process ended normally (exit code {code}), expected a process that "
+            "imports the patcher and ends — run python -c 'import PATCHER'"
         )
     changes = dict.fromkeys(Change(**one) for each in written for one in each["changes"])
     stale = dict.fromkeys((one["alias"], one["of"]) for each in written for one in each["stale"])

@@ -77,8 +77,8 @@ def find_encoding(name: str) -> str:
         is_ascii = False
     if not is_ascii:
         raise SettingsError(
-            f"--encoding: {name!r}, expected one that Python knows and that contains ASCII, such as utf-8 or gb18030 — "
-            "convert others, such as by `iconv -f utf-16 -t utf-8`"
+            f"--encoding: {name!r}, expected an encoding that Python knows and that contains ASCII, such as utf-8 or "
+            "gb18030 — convert others, such as with `iconv -f utf-16 -t utf-8`"
         )
     return found
 

@@ -89,7 +89,7 @@ class IndexedDataset:
             IndexError: the sequence or the tokens are out of range.
         """
         if not -len(self) <= sequence < len(self):
-            raise IndexError(f"{self.prefix}: sequence {sequence}, expected one below {len(self)}")
+            raise IndexError(f"{self.prefix}: sequence {sequence}, expected a number below {len(self)}")
         size = int(self.sizes[sequence])
         length = size - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > size:

@@ -96,7 +96,7 @@ def _matches(item: str) -> list[str]:
         return [item]
     found = sorted(glob.glob(item, recursive=True))
     if not found:
-        raise DataError(f"{item}: no such file, expected one — check --input")
+        raise DataError(f"{item}: no such file, expected an input file — check --input")
     return found
 
 
@@ -106,7 +106,7 @@ def _members(path: str) -> list[Input]:
     with _reading_errors(path):
         regular = Path(path).is_file()
     if not regular:
-        raise DataError(f"{path}: not a regular file, expected one — read a pipe with --input -")
+        raise DataError(f"{path}: not a regular file, expected a file — read a pipe with --input -")
     if path.endswith(".jsonl.zst.tar"):
         with _reading_errors(path), tarfile.open(path, "r:") as archive:
             members = [Input(path, member.name) for member in archive if member.isfile()]
@@ -129,7 +129,9 @@ def _refuse_early_end(archive: tarfile.TarFile) -> None:
     if len(header) < tarfile.BLOCKSIZE:
         raise EOFError(f"no end of the archive after byte {archive.offset}")
     if header.strip(b"\0"):
-        raise DataError(f"no member header at byte {archive.offset}, expected one or the end — the archive is damaged")
+        raise DataError(
+            f"no member header at byte {archive.offset}, expected a header or the end — the archive is damaged"
+        )
 
 
 def _has_known_suffix(path: str) -> bool:

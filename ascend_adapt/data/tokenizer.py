@@ -354,7 +354,7 @@ def _file(request: TokenizerRequest, field: str) -> str:
         option = f"--{field.replace('_', '-')}"
         raise SettingsError(f"{option}: not given, expected a file for {request.type} — add {option} FILE")
     if not os.path.isfile(path):
-        raise DataError(f"{path}: no such file, expected that of {request.type} — check --{field.replace('_', '-')}")
+        raise DataError(f"{path}: no such file, expected a file for {request.type} — check --{field.replace('_', '-')}")
     return _of_a_tokenizers_size(str(path))
 
 

@@ -49,7 +49,9 @@ class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
         eod_mask_loss: bool = False,
     ):
         if eod is None and (reset_position_ids or reset_attention_mask or eod_mask_loss):
-            raise SettingsError("eod: None, expected the end-of-document id — resetting and masking need it")
+            raise SettingsError(
+                "eod: None, expected the end-of-document id, which resetting and masking need — give eod="
+            )
         self.tokens = tokens
         self.order = order
         self.seq_length = seq_length
@@ -70,7 +72,7 @@ class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
             IndexError: the sample does not exist, or the index does not belong to the token files.
         """
         if not -len(self) <= k < len(self):
-            raise IndexError(f"{self.tokens.prefix}: sample {k}, expected one below {len(self)}")
+            raise IndexError(f"{self.tokens.prefix}: sample {k}, expected a number below {len(self)}")
         number = int(self.order.shuffle_index[k % len(self)])
         (first, begin), (last, end) = self.order.sample_index[number : number + 2].tolist()
         parts = []
@@ -212,8 +214,8 @@ def gpt_dataset(
 def _check_choices(part: str, num_samples: Sequence[int | None], dataloader_type: str) -> None:
     if part not in PARTS or len(num_samples) != len(PARTS):
         raise SettingsError(
-            f"part {part!r} of {len(num_samples)} numbers, expected one of {', '.join(PARTS)} and a number for each"
-            " — None is one epoch"
+            f"part {part!r} with {len(num_samples)} sample numbers, expected one of {', '.join(PARTS)} and a number "
+            "for each — None stands for one epoch"
         )
     if dataloader_type not in SAMPLERS:
         raise SettingsError(f"dataloader_type: {dataloader_type!r}, expected single or cyclic — as in Megatron")

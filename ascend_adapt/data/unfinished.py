@@ -195,7 +195,7 @@ def _locked(prefix: Path) -> IO[bytes]:
             lock.close()
             raise DataError(
                 f"{lock_path(prefix)}: {system_error(error)}, expected a file system with locks (flock) — write to "
-                "another one, or mount this one with locks"
+                "another file system, or mount this one with locks"
             ) from error
         # A run that just ended may have removed the file between the two calls. Other runs would then lock a new file.
         with contextlib.suppress(FileNotFoundError):

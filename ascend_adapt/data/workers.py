@@ -165,7 +165,8 @@ class Workers:
                 yield waiting.popleft()[0].result()
         except BrokenProcessPool as error:
             raise DataError(
-                "workers: one ended without an error message, expected all to run — out of memory? Try fewer --workers"
+                "workers: a worker process ended without an error message, expected all to run — out of memory? Try "
+                "fewer --workers"
             ) from error
 
     def _too_many(self, waiting: deque[tuple[Future[Tokens], int]]) -> bool:

@@ -174,7 +174,7 @@ def _check_fits(name: str, mask: Any, scores: Sequence[int], device: Any) -> Non
         mine not in (1, whole) for mine, whole in zip(reversed(shape), reversed(full), strict=False)
     ):
         raise KernelArgumentError(
-            f"{name}: has shape {list(shape)}, expected one that broadcasts to the scores {list(full)} — reshape it"
+            f"{name}: has shape {list(shape)}, expected a shape that broadcasts to the scores {list(full)} — reshape it"
         )
     if mask.device != device:
         raise KernelArgumentError(f"{name}: is on {mask.device}, the scores on {device} — move it")

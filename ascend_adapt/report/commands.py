@@ -25,7 +25,7 @@ def add_report(commands: Any) -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="run directory of ascend-run, or the log of any job; two are compared",
+        help="run directory of ascend-run, or the log of any job; two of them are compared",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="the page (default: report.html in the first run directory)"

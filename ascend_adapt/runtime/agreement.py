@@ -42,7 +42,7 @@ class Difference:
         return bool({self.value, self.there} & {_MISSING, _NOT_INSTALLED, _DISABLED})
 
     def __str__(self) -> str:
-        return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value}, there {self.there}"
+        return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value} instead of {self.there}"
 
 
 def facts(status: Status, backends: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -244,7 +244,8 @@ class PluginManager:
                     continue
                 if hosts.setdefault(host.name, host) != host:
                     self._add_problem(
-                        f"code base {host.name!r}: {one} and {owners[host.name]} differ — use another name"
+                        f"code base {host.name!r}: {one} and {owners[host.name]} declare it differently — use another "
+                        "name"
                     )
                 owners.setdefault(host.name, str(one))
         kept = []

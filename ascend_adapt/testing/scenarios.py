@@ -94,7 +94,7 @@ def in_order(scene: Scene, order: str) -> None:
     scene.expect_untouched()
     original = scene.original() if scene.aliases() else None
     for alias in scene.aliases():
-        check(alias is original or not stand_in_holds(scene), "an alias does not refer to its original again")
+        check(alias is original or not stand_in_holds(scene), "an alias was not restored to its original")
     if scene.patch.kind == "provide":
         check(scene.patch.target.module not in sys.modules, "the provided module is still in sys.modules")
 
@@ -119,7 +119,7 @@ def aliases_follow(scene: Scene) -> None:
     scene.expect_in_force()
     ascend_adapt.disable()
     if stand_in_holds(scene):
-        check(all(alias is before[0] for alias in scene.aliases()), "an alias does not refer to its original again")
+        check(all(alias is before[0] for alias in scene.aliases()), "an alias was not restored to its original")
 
 
 def _of_the_gate(patch: Patch) -> dict[str, Scenario]:

@@ -294,7 +294,7 @@ def shapes(q=(2, 4, 5, 8), k=(2, 4, 7, 8), v=(2, 4, 7, 8)):
         (
             shapes(),
             {"masked_out": torch.zeros(2, 1, 5, 5, dtype=torch.bool)},
-            "masked_out: has shape [2, 1, 5, 5], expected one that broadcasts to the scores [2, 4, 5, 7]",
+            "masked_out: has shape [2, 1, 5, 5], expected a shape that broadcasts to the scores [2, 4, 5, 7]",
         ),
         (shapes(), {"bias": torch.zeros(1, 2, 4, 5, 7)}, "bias: has shape [1, 2, 4, 5, 7], expected one that broad"),
         (shapes(k=(2, 4, 7, 16)), {}, "q [2, 4, 5, 8], k [2, 4, 7, 16], v [2, 4, 7, 8]: expected"),

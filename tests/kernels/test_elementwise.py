@@ -136,7 +136,7 @@ def test_rotary_of_a_key_too():
         (lambda: rotary(torch.randn(2, 4), *[torch.randn(6)] * 2), "expected an even last axis of at most 4"),
         (
             lambda: rotary(torch.randn(2, 5, 4), *[torch.randn(3, 4)] * 2),
-            "cos: has shape [3, 4], expected one that broadcasts to [2, 5, 4]",
+            "cos: has shape [3, 4], expected a shape that broadcasts to [2, 5, 4]",
         ),
         (lambda: rms_norm(torch.randn(2, 3), [1.0] * 3), "weight: is list, expected a float tensor [3]"),
         (lambda: layer_norm(torch.randn(2, 3), torch.ones(3, dtype=torch.int32)), "weight: is torch.int32 [3]"),
@@ -148,11 +148,11 @@ def test_rotary_of_a_key_too():
         (lambda: rotary(torch.randn(2, 4), torch.randn(4), torch.randn(2)), "sin: has shape [2], cos [4] requires [4]"),
         (
             lambda: rotary(torch.randn(2, 4), *[torch.randn(4)] * 2, key=torch.randn(2, 6)),
-            "key: is [2, 6] torch.float32, x [2, 4] torch.float32; expected one dtype",
+            "key: is [2, 6] torch.float32, x [2, 4] torch.float32, expected the same dtype",
         ),
         (
             lambda: rotary(torch.randn(3, 2, 4), *[torch.randn(2, 4)] * 2, key=torch.randn(3, 5, 4)),
-            "cos: has shape [2, 4], expected one that broadcasts to [3, 5, 4]",
+            "cos: has shape [2, 4], expected a shape that broadcasts to [3, 5, 4]",
         ),
     ],
 )

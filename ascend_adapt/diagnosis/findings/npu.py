@@ -161,8 +161,7 @@ def cann(machine: Machine) -> Iterator[Finding]:
             )
     if not home and not installed:
         yield Finding(
-            "CANN not found: ASCEND_HOME_PATH is not set, and there is none in "
-            f"{_ASCEND}/{{{','.join(_CANN_FOLDERS)}}}",
+            f"CANN not found: ASCEND_HOME_PATH is not set, and CANN is not in {_ASCEND}/{{{','.join(_CANN_FOLDERS)}}}",
             "torch_npu loads CANN's libraries when it is imported",
             "install the CANN toolkit and the kernels of your NPU (Ascend-cann-toolkit, Ascend-cann-kernels), then "
             "source its set_env.sh",
@@ -220,7 +219,7 @@ def torch_npu(machine: Machine) -> Iterator[Finding]:
     if paired is None or not found or found == paired:
         return
     older = cann_versions.is_older(found, paired)
-    undefined = ", and an older one may lack functions: undefined symbol, at import" if older else ""
+    undefined = ", and an older CANN may lack functions (undefined symbol at import)" if older else ""
     fitting = [f"torch_npu=={one}" for one in cann_versions.torch_npus_for(found, release(torch))]
     yield Finding(
         f"torch_npu {its} with CANN {found}",

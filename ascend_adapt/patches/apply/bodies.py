@@ -40,6 +40,6 @@ def check(patch: Patch, standing: Any) -> None:
     written = [one for one in getattr(node, "decorator_list", ()) if getattr(one, "id", "") not in _DESCRIPTORS]
     if len(around) > len(written):
         raise PatchDrift(
-            f"{patch.place} is wrapped by {third_party.describe(around[0])}, expected upstream's own function — the "
-            "patch would drop the wrapper; add it after enable() to have both"
+            f"{patch.place} is wrapped by {third_party.describe(around[0])}, expected upstream's own function — add "
+            "the wrapper after enable(), because the patch would drop it"
         )

@@ -35,7 +35,9 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
     if new is None or new.co_freevars != function.__code__.co_freevars:
         had = ", ".join(function.__code__.co_freevars) or "none"
         needs = ", ".join(new.co_freevars) or "none" if new else "unknown"
-        raise PatchDrift(f"{patch.target} has the closure variables {had}, rewritten it needs {needs} — use replace()")
+        raise PatchDrift(
+            f"{patch.target} has the closure variables {had}, but the rewritten code needs {needs} — use replace()"
+        )
     return function, new
 
 

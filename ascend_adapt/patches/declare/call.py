@@ -46,8 +46,8 @@ class Call:
         if name not in signature.parameters:
             own = f"{getattr(self.wrapped, '__qualname__', 'the target')}({', '.join(signature.parameters)})"
             raise PatchDrift(
-                f"{own}: has no parameter {name!r}, which its patch uses — the code base has changed; "
-                "--disable the patch, or use a version that it supports"
+                f"{own}: has no parameter {name!r}, which its patch uses — the code base has changed; --disable the "
+                "patch, or use a version of the code base that it supports"
             )
         return signature.bind(*self.args, **self.kwargs)
 

@@ -25,7 +25,8 @@ class Symptom:
 
         if bool(fragments) is bool(reason.strip()):
             raise PatchSpecError(
-                "symptom: expected either code that shows the fault or reason= why none does — give one of them"
+                "symptom: code and reason=: neither or both given, expected one — give code that shows the fault, or "
+                "reason= why no code does"
             )
         for fragment in fragments:
             syntax.parse_fragment(fragment, "symptom")

@@ -211,7 +211,7 @@ class _Substitution(ast.NodeTransformer):
 
 
 def code_of(module_code: CodeType, path: tuple[str, ...]) -> CodeType | None:
-    """Return the code object at ``path`` (class names, then the function's) in a compiled module."""
+    """Return the code object at ``path`` (names of classes, then of the function) in a compiled module."""
     for name in path:
         inner = [c for c in module_code.co_consts if isinstance(c, CodeType) and c.co_name == name]
         if not inner:

@@ -104,7 +104,7 @@ class ThisProcess:
         self._complete, self.has_begun = complete, begun
 
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
-        """As in Installation."""
+        """Return the version, as declared in Installation."""
         own = _own_packages(name, target, of_hosts)
         if own and own[0] not in target.packages and not self.has_begun(own[0].partition(".")[0]):
             # The script may still add a path with another version, and until the import no version is needed.
@@ -147,7 +147,7 @@ class SourceTree:
         self.root, self.installed = root, installed
 
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
-        """As in Installation."""
+        """Return the version, as declared in Installation."""
         own = _own_packages(name, target, of_hosts)
         if self.installed:
             recorded = _recorded_version(name, own)

@@ -180,7 +180,7 @@ def test_ranks_that_differ_by_what_they_import_end_even_if_the_script_swallows_i
     (tmp_path / "1" / "toytarget.py").write_text("class Thing:\n    def grow(self): pass\n")
     job = ascend_run("--nproc", "2", "train.py", PYTHONPATH=toy)
     assert job.returncode == 1, job.stderr
-    assert "ascend_adapt: rank 1 differs from rank 0: patch toy.toy_answer is drifted, there applied" in job.stderr
+    assert "ascend_adapt: rank 1 differs from rank 0: patch toy.toy_answer is drifted instead of applied" in job.stderr
     assert "Traceback" not in job.stderr
 
 

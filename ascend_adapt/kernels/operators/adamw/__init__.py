@@ -114,17 +114,21 @@ def adamw(
     lists = {"grads": grads, "exp_avgs": exp_avgs, "exp_avg_sqs": exp_avg_sqs, "steps": steps}
     for name, others in lists.items():
         if len(others) != len(params):
-            raise KernelArgumentError(f"{name}: has {len(others)} tensors, params {len(params)} — give one for each")
+            raise KernelArgumentError(
+                f"{name}: has {len(others)} tensors, expected {len(params)} as in params — give one for each"
+            )
     for name, number in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
         check_number(name, number)
     if len(betas) != 2 or not all(0.0 <= rate < 1.0 for rate in betas):
         raise KernelArgumentError(f"betas={betas!r}: expected two numbers in [0, 1) — correct them")
     if len({id(step) for step in steps}) != len(steps):
         raise KernelArgumentError(
-            "steps: two parameters share a counter, expected one for each — pass separate tensors"
+            "steps: two parameters share a counter, expected a counter for each — pass separate tensors"
         )
     if copies and len(copies) != len(params):
-        raise KernelArgumentError(f"copies: has {len(copies)} tensors, params {len(params)} — give one for each")
+        raise KernelArgumentError(
+            f"copies: has {len(copies)} tensors, expected {len(params)} as in params — give one for each"
+        )
     present = [index for index, grad in enumerate(grads) if grad is not None]
     if not present:
         return

@@ -52,7 +52,7 @@ class AddNormCall(KernelCall):
         )
         if self.branch.dtype != self.x.dtype:
             raise KernelArgumentError(
-                f"branch: is {self.branch.dtype}, x {self.x.dtype}, expected one dtype — convert one"
+                f"branch: is {self.branch.dtype}, expected {self.x.dtype}, the dtype of x — convert one"
             )
         if self.weight is None or (self.rms and self.bias is not None):
             found = "no weight" if self.weight is None else "a bias with rms=True"

@@ -131,7 +131,8 @@ def _columns(name: str, columns: int, group: Any, vocab_range: tuple[int, int] |
     if group is None:
         if vocab_range is not None and tuple(vocab_range) != (0, columns):
             raise KernelArgumentError(
-                f"vocab_range={vocab_range!r}: without a group {name} holds all {columns} columns — give the group"
+                f"vocab_range={vocab_range!r}: given without a group, expected None, because {name} has all {columns} "
+                "columns — give the group"
             )
         return 0, columns
     import torch.distributed
@@ -140,7 +141,8 @@ def _columns(name: str, columns: int, group: Any, vocab_range: tuple[int, int] |
     first, end = vocab_range or (rank * columns, (rank + 1) * columns)
     if end - first != columns:
         raise KernelArgumentError(
-            f"vocab_range={vocab_range!r}: holds {end - first} ids, {name} has {columns} columns — give matching ones"
+            f"vocab_range={vocab_range!r}: has {end - first} ids, expected as many as {name} has columns, {columns} — "
+            "give a matching range"
         )
     return first, size * columns
 

@@ -44,15 +44,15 @@ class RotaryCall(KernelCall):
             check_together("x", x, key=self.key)
             if (self.key.dim(), self.key.shape[-1], self.key.dtype) != (x.dim(), x.shape[-1], x.dtype):
                 raise KernelArgumentError(
-                    f"key: is {list(self.key.shape)} {self.key.dtype}, x {list(x.shape)} {x.dtype}; expected one "
-                    "dtype, as many axes and the last of one size — rotate them separately"
+                    f"key: is {list(self.key.shape)} {self.key.dtype}, x {list(x.shape)} {x.dtype}, expected the same "
+                    "dtype, number of axes and last size — rotate them separately"
                 )
             for one in self.each():
                 one.check()
             return
         if cos.shape[-1] % 2 or not 2 <= cos.shape[-1] <= x.shape[-1]:
             raise KernelArgumentError(
-                f"cos: has shape {list(cos.shape)}, x {list(x.shape)}; expected an even last axis of at most "
+                f"cos: has shape {list(cos.shape)} for x {list(x.shape)}, expected an even last axis of at most "
                 f"{x.shape[-1]} — give one value for each rotated element"
             )
         fits = cos.dim() <= x.dim() and all(
@@ -60,7 +60,7 @@ class RotaryCall(KernelCall):
         )
         if not fits:
             raise KernelArgumentError(
-                f"cos: has shape {list(cos.shape)}, expected one that broadcasts to "
+                f"cos: has shape {list(cos.shape)}, expected a shape that broadcasts to "
                 f"{[*x.shape[:-1], cos.shape[-1]]} — reshape it"
             )
 
