@@ -218,8 +218,7 @@ def _dump(ranks: Recording, record: StepRecord) -> tuple[dict[str, Any], dict[st
             "parameters": parameters,
         }
         if any(one.get("gradient") is not None for one in line["outputs"]):
-            # A recording has the gradient of the input tensor, summed over all its uses; msprobe has this module's
-            # share.
+            # A recording sums the gradient of the input tensor over all its uses; msprobe has this module's share.
             backward[f"{name}backward.{line['call']}"] = {
                 "input": [_statistics(record, one, "gradient") for one in line["outputs"] if "row" in one],
                 "output": [None for one in line["inputs"] if "row" in one],

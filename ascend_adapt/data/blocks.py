@@ -87,8 +87,7 @@ def long_line(source: Input, line: int) -> str:
 
 def _whole_lines(stream: IO[bytes], block_bytes: int, skip_long_lines: bool) -> Iterator[tuple[bytes, int]]:
     """Yield complete lines and 0, or b"" and the length of an overlong line (read so far, if it is not skipped)."""
-    # Bytes after the last line break of a block start the next block, which is cheaper than reading to the next line
-    # break.
+    # Bytes after the last line break start the next block, which is cheaper than reading to the next line break.
     begun: list[bytes] = []
     length = 0
     while data := stream.read(block_bytes):

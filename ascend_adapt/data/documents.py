@@ -130,8 +130,7 @@ def _texts(line: bytes, keys: Sequence[str], loads: Callable[[bytes], Any] | Non
             document = None
     by_orjson = document is not None
     if not by_orjson:
-        # orjson rejects some input that json accepts, such as NaN. json decides, so that results do not depend on
-        # orjson.
+        # orjson rejects some input that json accepts, such as NaN. json decides, so results do not depend on orjson.
         document = _strict_loads(line)
     if not isinstance(document, dict):
         raise BadLine(f"a JSON {_json_type(document)}, expected an object with {', '.join(map(repr, keys))}")

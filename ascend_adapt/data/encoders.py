@@ -28,9 +28,9 @@ CALLS_BETWEEN_CHECKS = 16
 CHECKED_LENGTH = 2000
 
 # gigatoken is loaded again after MEMORY_FOR_WORDS bytes of growth, and after at least CHARACTERS_REMEMBERED characters
-# of # text. Loading costs as much time as encoding 20 MB of text. Its tables grow in steps, and an old table is freed
-# only when # the new one is filled. Growth is measured after CHARACTERS_TO_SETTLE characters, when memory for texts and
-# ids has been # allocated and the memory of the last tokenizer freed.
+# of text. Loading costs as much time as encoding 20 MB of text. Its tables grow in steps, and an old table is freed
+# only when the new one is filled. Growth is measured after CHARACTERS_TO_SETTLE characters, when memory for texts and
+# ids has been allocated and the memory of the last tokenizer freed.
 MEMORY_FOR_WORDS = 96 << 20
 CHARACTERS_REMEMBERED = 16 << 20
 CHARACTERS_TO_SETTLE = 4 << 20

@@ -56,8 +56,7 @@ def read_legacy_index(file: Path, bin_bytes: int) -> TokenIndex:
     )
     check(((sizes >= 0) & (sizes <= LARGEST_SIZE)).all(), "sizes", "out of range", f"0 to {LARGEST_SIZE}")
     check(data_offsets[0] == 0, "data_offsets[0]", data_offsets[0], 0)
-    # Differences of malicious offsets may wrap around, but if all equal the sizes, the last offset is the sum of the
-    # sizes.
+    # Differences of malicious offsets may wrap around, but if all equal the sizes, the last offset is their sum.
     check(
         np.array_equal(np.diff(data_offsets), sizes),
         "data_offsets",

@@ -155,7 +155,7 @@ class Workers:
         try:
             for block in blocks:
                 # Signals are for the writing process, with which the worker processes end. Workers inherit the blocked
-                # signals; # ignoring signals in the worker would be too late, because they may arrive while it still
+                # signals; ignoring signals in the worker would be too late, because they may arrive while it still
                 # imports modules.
                 with _interrupts_held():
                     waiting.append((self._executor.submit(self._run, block), len(block.data)))

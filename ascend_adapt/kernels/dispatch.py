@@ -254,7 +254,7 @@ def _torch_only_warns() -> bool:
     return warns_only
 
 
-# torch.compile would break the graph at the call inside, and recompile when the result has changed. This sets the #
+# torch.compile would break the graph at the call inside, and recompile when the result has changed. This sets the
 # attribute that torch.compiler.assume_constant_result sets, which would import the entire compiler.
 _torch_only_warns._dynamo_marked_constant = True  # type: ignore[attr-defined]
 

@@ -119,8 +119,7 @@ def curves(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
             by_metric.setdefault(curve.metric, []).append(Line(curve, number))
     charts = []
     for metric in METRICS:
-        # Iterations and epochs cannot share an axis. If two runs use different axes, only the first run's curves are
-        # drawn.
+        # Iterations and epochs cannot share an axis. If two runs differ in it, only the first run's curves are drawn.
         lines = by_metric.get(metric, [])
         lines = [line for line in lines if line.curve.axis == lines[0].curve.axis]
         if lines:

@@ -13,7 +13,7 @@ from ascend_adapt import probe
 from ascend_adapt.patches.declare.outcome import Outcome, Status
 
 # Moments at which a rank reports its facts. Between them the script may add plugins, paths and modules, on each rank at
-# a # different time, so only facts of the same moment are compared.
+# a different time, so only facts of the same moment are compared.
 START, FIRST_APPLY, END = "start", "first apply", "end"
 _ALWAYS = ("ascend_adapt", "torch", "torch_npu", "numpy")
 # Possible states of an armed patch after the import of its target.

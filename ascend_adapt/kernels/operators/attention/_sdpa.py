@@ -66,8 +66,7 @@ class _Torch:
             if not call.causal or queries == 1:
                 return self._attend(call)
             if 2 * queries >= keys:
-                # With as many queries as keys, both alignments are the same. Padding the queries costs less than a
-                # mask.
+                # With as many queries as keys, both alignments are the same. Padding queries costs less than a mask.
                 if queries == keys:
                     return self._attend(call, is_causal=True)
                 padded = torch.nn.functional.pad(call.q, (0, 0, keys - queries, 0))

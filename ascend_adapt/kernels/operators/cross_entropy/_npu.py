@@ -31,8 +31,7 @@ def supports(call: CrossEntropyCall) -> str:
 
 def run(call: CrossEntropyCall) -> torch.Tensor:
     """Return the loss of each token, fp32 [T]."""
-    # The operator does not support a negative ignore_index, so ignored tokens get a valid label, and their loss becomes
-    # 0.
+    # The operator does not support a negative ignore_index, so ignored tokens get a valid label and a loss of 0.
     ignored = call.labels == call.ignore_index
     labels = call.labels.masked_fill(ignored, 0)
     losses: torch.Tensor = CROSS_ENTROPY_LOSS(call.logits.contiguous(), labels, reduction="none")[0]
