@@ -74,7 +74,7 @@ def firmware(machine: Machine) -> Iterator[Finding]:
     ranges = settings_of(_component(machine, "driver") / "version.info").get("compatible_version_fw", "")
     version = _numbers(info.get("Version", ""))
     accepted = [tuple(map(_numbers, pair)) for pair in re.findall(r"\[([\d.]+),([\d.]+)\]", ranges)]
-    # Only the first numbers are compared: 7.5.0.1.129 is between 7.0.0 and 7.5.99.
+    # Only the first three numbers are compared: 7.5.0.1.129 is between 7.0.0 and 7.5.99.
     if version and accepted and not any(low <= version[:3] <= high for low, high in accepted):
         yield Finding(
             f"firmware is {info['Version']}, the driver supports {ranges}",
