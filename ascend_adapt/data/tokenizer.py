@@ -174,7 +174,9 @@ def _hf_gpt2(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
 def _of_hf(tokenizer: tokenizers.Tokenizer, file: str, request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     for setting, value in (("padding", tokenizer.padding), ("truncation", tokenizer.truncation)):
         if value is not None:
-            raise DataError(f"{file}: {setting} is {value}, expected none — remove it, it would change documents")
+            raise DataError(
+                f"{file}: {setting} is {value}, expected none, because it would change documents — remove it"
+            )
     # BPE dropout and Unigram sampling give different tokens in each epoch, which token files cannot store.
     for setting in ("dropout", "alpha", "nbest_size"):
         if value := getattr(tokenizer.model, setting, None):

@@ -165,7 +165,7 @@ def _timer(line: str) -> Iterator[Point]:
 
 
 def _trainer(line: str) -> Iterator[Point]:
-    """Yield the values of `{'loss': 6.27, 'learning_rate': 0.001, 'epoch': 0.12}`, which newer releases quote."""
+    """Yield the values of a line such as `{'loss': 6.27, 'epoch': 0.12}`. Newer releases quote the values."""
     for match in _DICTIONARY.finditer(line):
         try:
             values = ast.literal_eval(re.sub(r"(?<=: )(nan|inf)\b", r"'\1'", match[0]))

@@ -139,7 +139,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     selection = config.stash[_SELECTION]
     if not selection.applied:
         return
-    counts = [f"{len(selection.applied)} of {len(selection.patches)} patches reached applied"]
+    counts = [f"{len(selection.applied)} of {len(selection.patches)} patches were applied"]
     counts += [f"{sum(where == each for where in selection.applied.values())} on {each}" for each in _WHERE]
     terminalreporter.section("ascend_adapt conformance")
     terminalreporter.write_line(", ".join(counts))

@@ -102,7 +102,7 @@ def test_it_runs_in_a_project_with_a_pytest_configuration_of_its_own(tmp_path: P
     (tmp_path / "src" / "plugin_of_ours.py").write_text(PLUGIN.format(top="", terms=TERMS))
     job = pytest_in(tmp_path, "--plugin", "plugin_of_ours", "-k", "not compile", "-n", "0")
     assert job.returncode == 0, job.stdout + job.stderr
-    assert "1 of 1 patches reached applied, 1 on a real target" in job.stdout
+    assert "1 of 1 patches were applied, 1 on a real target" in job.stdout
 
 
 # Each makes the engine wrong in one way; the scenarios beside it must see it.

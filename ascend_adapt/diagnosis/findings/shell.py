@@ -108,7 +108,7 @@ def shared_memory(machine: Machine) -> Iterator[Finding]:
 def limits(machine: Machine) -> Iterator[Finding]:
     """Check the soft limits that the processes of a job inherit from the shell."""
     for letter, few, why in (
-        ("n", _FEW_FILES, "token files, shards, sockets and workers of a rank need more: Too many open files"),
+        ("n", _FEW_FILES, "a rank needs more for token files, shards, sockets and workers: Too many open files"),
         ("u", _FEW_PROCESSES, "every rank starts tens of threads: can't start new thread"),
     ):
         limit = machine.limits.get(letter)

@@ -112,7 +112,7 @@ class ThisProcess:
         said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
         recorded = _recorded_version(name, own)
         if said and recorded and said != recorded:
-            return Version(said, f"{name}.__version__ is {said}, its distribution says {recorded}")
+            return Version(said, f"{name}.__version__ is {said}, its distribution records {recorded}")
         later = bool(own) and any(self._is_to_come(module) for module in (*own, target.module))
         return Version(said or recorded, later=later)
 

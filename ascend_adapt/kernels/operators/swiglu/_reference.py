@@ -13,7 +13,7 @@ def supports(call: SwigluCall) -> str:
 
 
 def run(call: SwigluCall) -> torch.Tensor:
-    """Return the gated half."""
+    """Return the gated activation."""
     x = call.x.to(torch.promote_types(call.x.dtype, torch.float32))
     if call.bias is not None:
         x = x + call.bias

@@ -27,7 +27,7 @@ def supports(call: SwigluCall) -> str:
 
 
 def run(call: SwigluCall) -> torch.Tensor:
-    """Return the gated half."""
+    """Return the gated activation."""
     result: torch.Tensor = _Swiglu.apply(call.x, call.bias)
     return result
 
