@@ -70,7 +70,9 @@ def read(folder: Path, upstream: Sequence[Path]) -> Reading:
         SettingsError: a folder does not exist.
     """
     if absent := [str(one) for one in (folder, *upstream) if not one.is_dir()]:
-        raise SettingsError(f"{', '.join(absent)}: is not a folder, expected a folder of Python source — correct the path")
+        raise SettingsError(
+            f"{', '.join(absent)}: is not a folder, expected a folder of Python source — correct the path"
+        )
     found, problems = sites(folder)
     targets, own = Targets(upstream), Targets([folder.parent, folder])
     judged = tuple(one for site in found if not _keeps_original(one := _judge(site, targets, own)))
