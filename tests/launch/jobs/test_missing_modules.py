@@ -43,6 +43,15 @@ def test_a_script_for_a_newer_release_is_refused(start, words):
         start(SCRIPT, *words)
 
 
+def test_every_missing_module_is_reported(start):
+    with pytest.raises(LaunchError) as refused:
+        start(
+            f"{SCRIPT}import os\nfrom deepspeed.sequence.fpdt_layer import FPDT_FFN\nfrom deepspeed.sequence.layer import Any\n"
+        )
+    lines = [line.split(": ")[0].rpartition(":")[2] for line in str(refused.value).splitlines()]
+    assert lines == ["2", "4"], refused.value  # no known problem states the releases of deepspeed.sequence.layer
+
+
 @pytest.mark.parametrize(
     "text",
     [
