@@ -22,6 +22,7 @@ from ascend_adapt.launch.one_host import causes, failures, processes, signals
 from ascend_adapt.launch.one_host.console import STDERR, STDOUT, say
 from ascend_adapt.launch.one_host.coverage import CoverageWatch
 from ascend_adapt.launch.one_host.failures import Failure
+from ascend_adapt.launch.one_host.moment import Moment
 from ascend_adapt.launch.one_host.output import Output
 from ascend_adapt.launch.one_host.processes import Identity, code_name
 from ascend_adapt.launch.one_host.recipients import SETTLE_S, Recipients
@@ -110,7 +111,7 @@ class Guardian:
 
     def _attempt(self, restarts: int) -> int:
         """Start every process, wait for the first failure or the last success, and end all remaining processes."""
-        began_ns = time.time_ns()
+        began = Moment.now()
         ranks = [command.rank for command in self._assignment.plan.ranks if command.rank is not None]
         logs = {rank: self._assignment.run_dir.rank_log(rank) for rank in ranks}
         bar = _progress_bar() if self._assignment.shows_progress else None
@@ -127,24 +128,24 @@ class Guardian:
         output.finish(_OUTPUT_WAIT_S if not left_running else 0)
         if failure is None:
             # A failure on another host may have ended this host before its earlier failure was seen.
-            self._failure = failures.first_recorded(self._assignment.run_dir, began_ns, ranks)
+            self._failure = failures.first_recorded(self._assignment.run_dir, began, ranks)
             if self._requests.stop is not None:
                 return 128 + self._requests.stop
-            return 0 if ranks else self._code_of_a_command(began_ns)
-        return self._report(failures.earliest(self._assignment.run_dir, failure, began_ns), began_ns)
+            return 0 if ranks else self._code_of_a_command(began)
+        return self._report(failures.earliest(self._assignment.run_dir, failure, began), began)
 
-    def _report(self, first: Failure, began_ns: int) -> int:
+    def _report(self, first: Failure, began: Moment) -> int:
         """Print the first failure with its cause, keep it for the job's file, and return the exit code."""
-        cause = causes.of_failure(self._assignment.run_dir, first, began_ns, os.environ)
+        cause = causes.of_failure(self._assignment.run_dir, first, began, os.environ)
         self._failure = replace(first, cause=cause, traceback="")
         if self._assignment.part is None:
             for line in self._failure.report(self._assignment.run_dir):
                 say(line)
         return first.code
 
-    def _code_of_a_command(self, began_ns: int) -> int:
+    def _code_of_a_command(self, began: Moment) -> int:
         """Return 0, or the exit code of a rank whose failure a command such as ``... | tee log`` has hidden."""
-        hidden = failures.hidden_by_a_command(self._assignment.run_dir, began_ns)
+        hidden = failures.hidden_by_a_command(self._assignment.run_dir, began)
         if hidden is None:
             return 0
         (command,) = self._assignment.plan.ranks
@@ -152,7 +153,7 @@ class Guardian:
             f"{command.argv[0]} ended with exit code 0, but rank {hidden.rank} on {hidden.host} failed: {hidden.error} "
             f"— exit code {hidden.code}"
         )
-        return self._report(Failure(None, hidden.time_ns, hidden.code, error, hidden.host), began_ns)
+        return self._report(Failure(None, hidden.at, hidden.code, error, hidden.host), began)
 
     def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
         env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}
@@ -200,12 +201,12 @@ class Guardian:
                 command = running.pop(pid, None)
                 if command is not None and code != 0:
                     error = "" if command.rank is not None else f"{command.argv[0]} ended with {code_name(code)}"
-                    return Failure(command.rank, time.time_ns(), code, error)
+                    return Failure(command.rank, Moment.now(), code, error)
             for unreached in watch.look() if watch is not None else ():
                 self._unreached.append(str(unreached))
                 say(str(unreached))
                 if self._assignment.strict:
-                    return Failure(None, time.time_ns(), 1, "--strict: the job stops, every rank must be adapted")
+                    return Failure(None, Moment.now(), 1, "--strict: the job stops, every rank must be adapted")
         return None
 
     def _end_all(self, failure: Failure | None) -> list[Identity]:
