@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ascend_adapt import completion as completions
-from ascend_adapt import interruption, standard_streams
+from ascend_adapt import interruption, probe, standard_streams
 from ascend_adapt.completion import SHELLS
 from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
 
@@ -57,7 +57,8 @@ def _run(arguments: list[str]) -> int:
         print(f"ascend-adapt {known.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingsError) else 1
     except KeyboardInterrupt as stopped:
-        print(f"ascend-adapt {known.command}: interrupted — nothing was changed, run it again", file=sys.stderr)
+        if probe.own_rank() is None:  # of a rank, such as of `eval --tp 2`, the command that started it reports it
+            print(f"ascend-adapt {known.command}: interrupted — nothing was changed, run it again", file=sys.stderr)
         return interruption.exit_code(stopped)
 
 
