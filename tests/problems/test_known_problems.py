@@ -77,9 +77,9 @@ def test_problems_of_a_plugin_are_found(tmp_path, monkeypatch):
 
 
 def test_a_general_problem_gives_way_to_a_specific_one():
-    text = PROBLEM_OF["fsdp2_of_accelerate_says_cuda"].example
+    text = PROBLEM_OF["fsdp2_in_accelerate_uses_cuda"].example
     assert [one.problem.name for one in explanation.explain(LogText(text), PROBLEMS, Facts())] == [
-        "fsdp2_of_accelerate_says_cuda"
+        "fsdp2_in_accelerate_uses_cuda"
     ]
 
 
