@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
+    "ascend_adapt.switches": set(),
     "ascend_adapt.terminal": set(),
     "ascend_adapt.standard_streams": set(),
     "ascend_adapt.interruption": set(),
@@ -26,10 +27,14 @@ MAY_IMPORT = {
     "ascend_adapt.patches": {"ascend_adapt.probe"},
     "ascend_adapt.alignment": set(),
     "ascend_adapt.npu_limits": set(),
-    "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.terminal"},
+    "ascend_adapt.kernels": {
+        *("ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.switches", "ascend_adapt.terminal"),
+    },
     "ascend_adapt.data": {"ascend_adapt.interruption", "ascend_adapt.probe", "ascend_adapt.terminal"},
     "ascend_adapt.emulation": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
-    "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
+    "ascend_adapt.runtime": {
+        *("ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe", "ascend_adapt.switches"),
+    },
     "ascend_adapt.config": {"ascend_adapt.data.json_lines", "ascend_adapt.extensions"},
     "ascend_adapt.native": {
         "ascend_adapt.alignment.updates",
@@ -41,6 +46,7 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.probe",
         "ascend_adapt.standard_streams",
+        "ascend_adapt.switches",
     },
     "ascend_adapt.problems": {"ascend_adapt.bounded_yaml", "ascend_adapt.probe", "ascend_adapt.runtime"},
     "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.extensions", "ascend_adapt.config"},
