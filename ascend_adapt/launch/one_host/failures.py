@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -74,6 +74,12 @@ def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: Tra
         return
     text = "".join(traceback.format_exception(type(error), error, trace))
     record(environ, 1, type_and_message(error), text[-_LONGEST_TRACE:])
+
+
+def of_process(run_dir: RunDirectory, seen: Failure, pid: int) -> Failure:
+    """Return a failure with the message that its process recorded, even if the wall clock was set back meanwhile."""
+    own = _read(run_dir.failures / f"{seen.rank}.{pid}.json")
+    return seen if own is None else replace(seen, error=own.error)
 
 
 def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
