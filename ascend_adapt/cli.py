@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ascend_adapt import completion as completions
-from ascend_adapt import interruption, probe, standard_streams
+from ascend_adapt import interruption, standard_streams, working_folder
 from ascend_adapt.completion import SHELLS
 from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `ascend-adapt` and return its exit code: 0 success, 1 failure, 2 wrong usage."""
     standard_streams.prepare()
     try:
-        probe.check_working_folder()
+        working_folder.check()
     except SettingsError as error:
         print(f"ascend-adapt: {error}", file=sys.stderr)
         return 2
@@ -274,6 +274,7 @@ def _doctor(known: argparse.Namespace) -> int:
 def _doctor_of_hosts(known: argparse.Namespace) -> int:
     from dataclasses import asdict
 
+    from ascend_adapt import probe
     from ascend_adapt.launch.many_hosts import inspection
 
     device, _ = probe.device_to_use(known.device or os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)

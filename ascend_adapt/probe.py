@@ -12,22 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ascend_adapt.errors import SettingsError
-
 DEVICE_NODES = {"npu": "davinci[0-9]*", "cuda": "nvidia[0-9]*"}
 VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
-
-
-def check_working_folder() -> None:
-    """Check that the working folder exists: without it, neither relative paths nor MKL's libraries are found.
-
-    Raises:
-        SettingsError: it was removed.
-    """
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise SettingsError(f"working folder: {error.strerror}, expected an existing folder — cd to one") from error
 
 
 def own_rank() -> int | None:

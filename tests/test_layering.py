@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
     "ascend_adapt.switches": set(),
+    "ascend_adapt.working_folder": set(),
     "ascend_adapt.terminal": set(),
     "ascend_adapt.standard_streams": set(),
     "ascend_adapt.interruption": set(),
@@ -95,6 +96,7 @@ MAY_IMPORT = {
         "ascend_adapt.runtime",
         "ascend_adapt.standard_streams",
         "ascend_adapt.terminal",
+        "ascend_adapt.working_folder",
     },
     "ascend_adapt.report": {
         "ascend_adapt",
@@ -128,6 +130,7 @@ MAY_IMPORT = {
         "ascend_adapt.runtime",
         "ascend_adapt.standard_streams",
         "ascend_adapt.terminal",
+        "ascend_adapt.working_folder",
     },
     "ascend_adapt.launch.request": {
         *("ascend_adapt", "ascend_adapt.alignment.selection", "ascend_adapt.emulation", "ascend_adapt.launch.cores"),
