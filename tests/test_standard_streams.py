@@ -59,6 +59,5 @@ def test_a_removed_working_folder_is_named(name, words, tmp_path):
     )
     assert (job.returncode, job.stderr) == (
         2,
-        f"{name}: working folder: No such file or directory, expected an existing folder — cd to one
-",
+        f"{name}: working folder: No such file or directory, expected an existing folder — cd to one\n",
     )
