@@ -7,6 +7,7 @@ end, and when the pipe from the launcher closes because the launcher is gone.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import selectors
@@ -17,7 +18,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt.errors import LaunchError
+from ascend_adapt.errors import LaunchError, system_error
 from ascend_adapt.launch.one_host import causes, failures, processes, signals
 from ascend_adapt.launch.one_host.console import STDERR, STDOUT, say
 from ascend_adapt.launch.one_host.coverage import CoverageWatch
@@ -161,14 +162,14 @@ class Guardian:
             env.pop(name, None)
         stdout = stderr = None
         inherited: tuple[int, ...] = ()
-        if command.rank is not None:
-            env["TORCHELASTIC_RUN_ID"] = env["ASCEND_ADAPT_JOB"]
-            env["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
-            stdout, stderr = output.pipe(command.rank, STDOUT), output.pipe(command.rank, STDERR)
-            if command.rank == 0 and bar is not None:
-                inherited = (output.pipe_of_bar(bar),)
-                env["ASCEND_ADAPT_PROGRESS_FD"] = str(inherited[0])
         try:
+            if command.rank is not None:
+                env["TORCHELASTIC_RUN_ID"] = env["ASCEND_ADAPT_JOB"]
+                env["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
+                stdout, stderr = output.pipe(command.rank, STDOUT), output.pipe(command.rank, STDERR)
+                if command.rank == 0 and bar is not None:
+                    inherited = (output.pipe_of_bar(bar),)
+                    env["ASCEND_ADAPT_PROGRESS_FD"] = str(inherited[0])
             process = subprocess.Popen(
                 command.argv,
                 env=env,
@@ -180,8 +181,10 @@ class Guardian:
                 preexec_fn=processes.dies_with_parent(),
             )
         except OSError as error:
+            is_broken = error.errno in (errno.ENOEXEC, errno.ENOENT, errno.EACCES)
+            step = "check its first line (#!)" if is_broken else "raise the limit, or start less on this host"
             raise LaunchError(
-                f"{command.argv[0]}: {error.strerror}, expected a program that starts — check its first line (#!)"
+                f"{command.argv[0]}: {system_error(error)}, expected a program that starts — {step}"
             ) from error
         process.returncode = 0  # The guardian reaps its children itself, in the order in which they end.
         return int(process.pid)
