@@ -1,4 +1,4 @@
-"""Tensors of an NPU in pickle, and so in all_gather_object and queues between processes. Source: torch 2.13 storage.py."""
+"""Tensors of an NPU in pickle, all_gather_object and queues between processes. Source: torch 2.13 storage.py."""
 
 from __future__ import annotations
 
