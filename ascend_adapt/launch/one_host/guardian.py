@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from ascend_adapt.launch.one_host.progress_bar import ProgressBar
 
 _ENDING_LOOK_S = 0.02
+_HELPERS_S = 1.0
+"""How long helper processes of Python, such as its resource tracker, may take to end after the last rank."""
 _OUTPUT_WAIT_S = 5.0
 
 
@@ -220,6 +222,8 @@ class Guardian:
         grace = self._assignment.grace if stop in signals.TIME_TO_SAVE else GRACE_S
         if stop in signals.END and self._assignment.part is None:
             say(ends_by(stop, grace))
+        if is_success:
+            self._wait_for_helpers()
         first = signal.SIGINT if stop == signal.SIGINT else signal.SIGTERM
         ending = Termination(first, grace, needs=self._recipients.needs)
         done = ending.look()
@@ -238,6 +242,14 @@ class Guardian:
             pids = ", ".join(str(one.pid) for one in ending.left)
             say(f"pids {pids} still run after SIGKILL — they are blocked in the kernel, see dmesg")
         return ending.left
+
+    def _wait_for_helpers(self) -> None:
+        """Let processes end that end by themselves after their rank."""
+        until = time.monotonic() + _HELPERS_S
+        while processes.descendants(os.getpid()) and time.monotonic() < until and self._requests.stop is None:
+            self._wait(_ENDING_LOOK_S)
+            for _ in processes.reap():
+                pass
 
     def _wait(self, timeout: float | None) -> None:
         """Wait for the timeout, or for a signal to this process or to the launcher."""

@@ -130,6 +130,13 @@ def test_what_a_finished_job_left_running_is_ended(ascend_run, tmp_path):
     assert f"ascend-run: stopping processes that the job left running: {job.stdout.strip()}\n" in job.stderr
 
 
+def test_a_process_that_ends_after_its_rank_was_not_left_running(ascend_run):
+    """As Python's resource tracker does after every multiprocessing.get_context("spawn")."""
+    job = ascend_run("bash", "-c", "setsid sleep 0.3 &")
+    assert job.returncode == 0
+    assert "left running" not in job.stderr
+
+
 def test_no_process_of_others_is_touched(lasting):
     with subprocess.Popen(["sleep", "1000"]) as foreign:
         job, _ = lasting()
