@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 import torch_npu
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation, sixteen_bits
 from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
@@ -117,7 +115,7 @@ def install() -> list[str]:
         override(library, full_name.removeprefix("aten::"), graphs.recorded(run), "PrivateUse1")
     for full_name in _WITHOUT_REDISPATCH:
         operator = find(full_name, "aten")
-        run = _composed_if_fake(operator, graphs.recorded(kernel(operator, device_only.KERNELS.get(full_name))))
+        run = _composed_for_subclasses(operator, graphs.recorded(kernel(operator, device_only.KERNELS.get(full_name))))
         override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
     for full_name in _COMPOSED:
         override(library, full_name.removeprefix("aten::"), find(full_name, "aten").decompose, "AutogradPrivateUse1")
@@ -225,11 +223,12 @@ def kernel(
     return run
 
 
-def _composed_if_fake(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel that, where torch.compile traces with tensors without memory, is torch's own composition."""
+def _composed_for_subclasses(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that is torch's own composition for subclasses without memory, such as DTensor and FakeTensor."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (operator.decompose if isinstance(args[0], (FakeTensor, FunctionalTensor)) else run)(*args, **kwargs)
+        has_memory = not torch._C._dispatch_keys(args[0]).has(torch._C.DispatchKey.Python)
+        return (run if has_memory else operator.decompose)(*args, **kwargs)
 
     return call
 

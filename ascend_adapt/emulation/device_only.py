@@ -16,6 +16,8 @@ from ascend_adapt.emulation.operators.precision import at_least_float32
 
 Kernel = Callable[..., Any]
 
+_WIDE = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
+
 
 def matmul_backward(
     grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: list[bool]
@@ -152,6 +154,43 @@ def histc(
     return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
 
+def normal(
+    self: torch.Tensor, mean: float = 0, std: float = 1, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Fill a tensor with normal numbers; a device casts them to an integer dtype, which the CPU's kernel does not take.
+
+    Source: op-plugin@5045ad2 test/test_custom_ops/test_npu_gather_sparse_index.py.
+    """
+    if self.is_floating_point() or self.is_complex():
+        return self.normal_(mean, std, generator=generator)
+    return self.copy_(torch.empty_like(self, dtype=torch.float32).normal_(mean, std, generator=generator))
+
+
+def norm(
+    self: torch.Tensor,
+    ord: float = 2,
+    dim: list[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the norm of a vector, its terms summed in float64.
+
+    A device sums in a tree. The CPU's kernel adds one term after the other: for 65536 numbers its error is 7e-6 of the
+    result, which is more than a test of clipped gradients allows.
+    """
+    given = self if dtype is None else self.to(dtype)
+    found = torch.linalg.vector_norm(given, ord, dim, keepdim, dtype=_WIDE.get(given.dtype, given.dtype))
+    found = found.to(given.dtype) if given.dtype in _WIDE else found
+    return found if out is None else out.resize_(found.shape).copy_(found)
+
+
+def norms(self: list[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    """Return the norm of each tensor."""
+    return [norm(one, ord, dtype=dtype) for one in self]
+
+
 def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
     """Unscale gradients in place, or report in ``found_inf`` that they overflowed; saturating devices have only a flag.
 
@@ -174,6 +213,10 @@ KERNELS: dict[str, Kernel] = {
     **sync_batch_norm.ATEN,
     "aten::_foreach_sub.List": foreach_sub(torch.ops.aten._foreach_sub.List),
     "aten::_foreach_sub_.List": foreach_sub(torch.ops.aten._foreach_sub_.List),
+    "aten::normal_": normal,
+    "aten::linalg_vector_norm": norm,
+    "aten::linalg_vector_norm.out": norm,
+    "aten::_foreach_norm.Scalar": norms,
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,
     "aten::one_hot": one_hot,

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forked_ranks
 import numpy
 import pytest
 import torch
@@ -106,7 +107,9 @@ def _error(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
     found = []
     error = call.excinfo.value if call.excinfo else None
     while error is not None and len(found) < 4:
-        found.append(f"{type(error).__name__}: {str(error)[:600]}")
+        text = str(error)
+        # The end of a rank's error, which the test puts into its own, is what matters.
+        found.append(f"{type(error).__name__}: {text if len(text) < 1200 else text[:200] + ' ... ' + text[-1000:]}")
         error = error.__cause__ or error.__context__
     return "\n".join([*found, report.capstderr[-1500:]])
 
@@ -198,7 +201,7 @@ def _run_in_child(file: Path, results: Path, seconds: float, cases: int) -> None
     os.chdir(file.parent)
     sys.argv[1:] = []
     if "distributed" in file.parts:
-        os.environ["ASCEND_RT_VISIBLE_DEVICES"] = "0,1"  # more ranks only wait for each other's processors
+        forked_ranks.begin()
     roots = {str(parent) for parent in file.parents if parent.name == "test"}
     sys.path[:0] = [str(file.parent), *roots]
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(file.parent), "-c", os.devnull]
