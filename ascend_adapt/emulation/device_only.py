@@ -154,6 +154,16 @@ def histc(
     return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
 
+def divide_(self: torch.Tensor, other: Any) -> torch.Tensor:
+    """Divide in place; a device truncates the quotients of integers, which the CPU's kernel refuses to write.
+
+    torch_npu's process group does so for ReduceOp.AVG. Source: Ascend/pytorch test/distributed/test_allreduce.py.
+    """
+    if self.is_floating_point() or self.is_complex():
+        return self.div_(other)
+    return self.copy_(torch.div(self, other))
+
+
 def normal(
     self: torch.Tensor, mean: float = 0, std: float = 1, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
@@ -214,6 +224,8 @@ KERNELS: dict[str, Kernel] = {
     "aten::_foreach_sub.List": foreach_sub(torch.ops.aten._foreach_sub.List),
     "aten::_foreach_sub_.List": foreach_sub(torch.ops.aten._foreach_sub_.List),
     "aten::normal_": normal,
+    "aten::div_.Scalar": divide_,
+    "aten::div_.Tensor": divide_,
     "aten::linalg_vector_norm": norm,
     "aten::linalg_vector_norm.out": norm,
     "aten::_foreach_norm.Scalar": norms,

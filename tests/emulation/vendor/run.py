@@ -139,6 +139,7 @@ def run(checkouts: Path, results: Path, chosen: Iterable[str], seconds: float, c
     environ |= launch_environment.of_emulation(machine, environ)
     environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ["PYTHONPATH"] += os.pathsep + str(PACKAGES)
+    environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environ["PATH"]))  # tests call torchrun
     command = [sys.executable, str(HERE / "worker.py"), str(seconds), str(cases)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as worker:
         assert worker.stdin is not None
