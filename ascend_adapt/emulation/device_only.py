@@ -189,9 +189,15 @@ def norm(
 
     A device sums in a tree. The CPU's kernel adds one term after the other: for 65536 numbers its error is 7e-6 of the
     result, which is more than a test of clipped gradients allows.
+
+    Raises:
+        RuntimeError: a dimension is out of range, as torch_npu's own check reports it; the CPU's kernel has IndexError.
     """
     given = self if dtype is None else self.to(dtype)
-    found = torch.linalg.vector_norm(given, ord, dim, keepdim, dtype=_WIDE.get(given.dtype, given.dtype))
+    try:
+        found = torch.linalg.vector_norm(given, ord, dim, keepdim, dtype=_WIDE.get(given.dtype, given.dtype))
+    except IndexError as error:
+        raise RuntimeError(str(error)) from None
     found = found.to(given.dtype) if given.dtype in _WIDE else found
     return found if out is None else out.resize_(found.shape).copy_(found)
 
