@@ -99,7 +99,8 @@ def main() -> int:
     results.mkdir(parents=True, exist_ok=True)
     if not options.record:
         for name, source in SOURCES.items():
-            check_out(checkouts / name, source.repository, source.commit)
+            clone(checkouts / name, source.repository)
+            subprocess.run(["git", "-C", str(checkouts / name), "checkout", "--quiet", source.commit], check=True)
         chosen = [file for file in files(checkouts) if fnmatch.fnmatch(file, options.only)]
         run(checkouts, results, chosen[: options.files], options.seconds, options.cases)
     record = summary(results, disabled_tests(checkouts), yaml.safe_load(REVIEWED.read_text()))
@@ -113,11 +114,10 @@ def main() -> int:
 _BETWEEN = re.compile(r"(<!-- made by `make vendor-tests` -->)\n(.*?)\n(<!-- end of what is made -->)", re.S)
 
 
-def check_out(folder: Path, repository: str, commit: str) -> None:
-    """Check out a commit or tag of a repository, which is cloned if the folder is missing."""
+def clone(folder: Path, repository: str) -> None:
+    """Clone a repository, without checking it out, if the folder is missing."""
     if not folder.is_dir():
-        subprocess.run(["git", "clone", "--quiet", repository, str(folder)], check=True)
-    subprocess.run(["git", "-C", str(folder), "checkout", "--quiet", commit], check=True)
+        subprocess.run(["git", "clone", "--quiet", "--no-checkout", repository, str(folder)], check=True)
 
 
 def files(checkouts: Path) -> list[str]:

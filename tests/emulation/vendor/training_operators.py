@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from run import check_out
+from run import clone
 
 from ascend_adapt.emulation import environment
 from ascend_adapt.launch.placement import environment as launch_environment
@@ -34,8 +34,8 @@ def calls(checkouts: Path) -> Counter[str]:
     """Return how often the repositories' Python files call each name of torch_npu."""
     found: Counter[str] = Counter()
     for name, commit in REPOSITORIES.items():
-        check_out(checkouts / name, f"https://github.com/Ascend/{name}", commit)
-        command = ["git", "-C", str(checkouts / name), "grep", "-hE", r"(torch_npu|torch\.ops\.npu)\."]
+        clone(checkouts / name, f"https://github.com/Ascend/{name}")
+        command = ["git", "-C", str(checkouts / name), "grep", "-hE", r"(torch_npu|torch\.ops\.npu)\.", commit]
         lines = subprocess.run([*command, "--", "*.py"], capture_output=True, text=True, check=True).stdout
         found.update(_CALL.findall(lines))
     return found
