@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 import torch_npu
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation, sixteen_bits
 from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
@@ -224,11 +226,18 @@ def kernel(
 
 
 def _composed_for_subclasses(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel that is torch's own composition for subclasses without memory, such as DTensor and FakeTensor."""
+    """Return a kernel that is for a subclass such as DTensor what the subclass makes of the operator.
+
+    Where torch.compile traces with tensors without memory, it is torch's own composition.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        has_memory = not torch._C._dispatch_keys(args[0]).has(torch._C.DispatchKey.Python)
-        return (run if has_memory else operator.decompose)(*args, **kwargs)
+        if isinstance(args[0], (FakeTensor, FunctionalTensor)):
+            return operator.decompose(*args, **kwargs)
+        if torch._C._dispatch_keys(args[0]).has(torch._C.DispatchKey.Python):
+            with torch._C._AutoDispatchBelowAutograd():
+                return operator(*args, **kwargs)
+        return run(*args, **kwargs)
 
     return call
 
