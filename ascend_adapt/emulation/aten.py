@@ -226,18 +226,14 @@ def kernel(
 
 
 def _composed_for_subclasses(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel that is for a subclass such as DTensor what the subclass makes of the operator.
-
-    Where torch.compile traces with tensors without memory, it is torch's own composition.
-    """
+    """Return a kernel that is a composition for subclasses without memory: torch's own, or for DTensor op-plugin's."""
+    of_subclass = device_only.OF_SUBCLASSES.get(operator.name(), operator.decompose)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if isinstance(args[0], (FakeTensor, FunctionalTensor)):
+        if isinstance(args[0], (FakeTensor, FunctionalTensor)):  # where torch.compile traces
             return operator.decompose(*args, **kwargs)
-        if torch._C._dispatch_keys(args[0]).has(torch._C.DispatchKey.Python):
-            with torch._C._AutoDispatchBelowAutograd():
-                return operator(*args, **kwargs)
-        return run(*args, **kwargs)
+        has_memory = not torch._C._dispatch_keys(args[0]).has(torch._C.DispatchKey.Python)
+        return (run if has_memory else of_subclass)(*args, **kwargs)
 
     return call
 

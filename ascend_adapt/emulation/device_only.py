@@ -141,6 +141,17 @@ def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return torch.nn.functional.one_hot(_int64(self), num_classes).to(self.dtype)
 
 
+def one_hot_of_subclass(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Return a one-hot tensor of a DTensor, whose own composition has an operator without a sharding strategy.
+
+    Source: op-plugin@5045ad2 ops/opapi/OneHotKernelNpuOpApi.cpp.
+    """
+    from torch.distributed.tensor.experimental import implicit_replication
+
+    with implicit_replication():
+        return (self.unsqueeze(-1) == torch.arange(num_classes, device=self.device)).long()
+
+
 def _int64(value: Any) -> Any:
     return value.long() if isinstance(value, torch.Tensor) and value.dtype == torch.int32 else value
 
@@ -152,6 +163,24 @@ def histc(
     wide = self if self.is_floating_point() else self.double()
     counts = torch.histc(wide, bins, min, max).to(self.dtype)
     return counts if out is None else out.resize_(counts.shape).copy_(counts)
+
+
+def softmax(operator: Kernel) -> Kernel:
+    """Return a softmax or its logarithm that a device also computes from float16 to float32."""
+
+    def run(self: torch.Tensor, dim: int, half_to_float: bool) -> Any:
+        return operator(self.float() if half_to_float else self, dim, False)
+
+    return run
+
+
+def softmax_backward(operator: Kernel) -> Kernel:
+    """Return the gradient of a softmax, or of its logarithm, whose input may be narrower than its output."""
+
+    def run(grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+        return operator(grad_output, output, dim, output.dtype).to(input_dtype)
+
+    return run
 
 
 def divide_(self: torch.Tensor, other: Any) -> torch.Tensor:
@@ -174,6 +203,18 @@ def normal(
     if self.is_floating_point() or self.is_complex():
         return self.normal_(mean, std, generator=generator)
     return self.copy_(torch.empty_like(self, dtype=torch.float32).normal_(mean, std, generator=generator))
+
+
+def normal_of_each(
+    mean: torch.Tensor | float,
+    std: torch.Tensor | float,
+    *,
+    generator: torch.Generator | None = None,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Fill ``out`` with normal numbers of the given means and deviations; the CPU's kernel does not resize it."""
+    found = torch.normal(mean, std, generator=generator)
+    return out.resize_(found.shape).copy_(found)
 
 
 def norm(
@@ -221,6 +262,9 @@ def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Ten
             grad.mul_(inv_scale)
 
 
+OF_SUBCLASSES: dict[str, Kernel] = {"aten::one_hot": one_hot_of_subclass}
+"""Compositions for tensors without memory."""
+
 KERNELS: dict[str, Kernel] = {
     "aten::_amp_foreach_non_finite_check_and_unscale_": non_finite_check_and_unscale,
     "aten::matmul_backward": matmul_backward,
@@ -229,7 +273,12 @@ KERNELS: dict[str, Kernel] = {
     **sync_batch_norm.ATEN,
     "aten::_foreach_sub.List": foreach_sub(torch.ops.aten._foreach_sub.List),
     "aten::_foreach_sub_.List": foreach_sub(torch.ops.aten._foreach_sub_.List),
+    "aten::_softmax": softmax(torch.ops.aten._softmax.default),
+    "aten::_log_softmax": softmax(torch.ops.aten._log_softmax.default),
+    "aten::_softmax_backward_data": softmax_backward(torch.ops.aten._softmax_backward_data.default),
+    "aten::_log_softmax_backward_data": softmax_backward(torch.ops.aten._log_softmax_backward_data.default),
     "aten::normal_": normal,
+    **{f"aten::normal.{kind}_out": normal_of_each for kind in ("Tensor_float", "float_Tensor", "Tensor_Tensor")},
     "aten::div_.Scalar": divide_,
     "aten::div_.Tensor": divide_,
     "aten::linalg_vector_norm": norm,

@@ -390,3 +390,17 @@ def test_normal_numbers_fill_integers():
     x = torch.zeros(64, dtype=torch.int32, device=NPU).normal_(100, 3)
     assert x.unique().numel() > 4
     assert (x - 100).abs().max() < 30
+    out = torch.empty(64, device=NPU)
+    torch.normal(x.float(), 0.5, out=out)
+    assert (out - x).abs().max() < 5
+
+
+def test_softmax_from_float16_to_float32():
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).half()
+    for function in (torch._softmax, torch._log_softmax):
+        expected, found = x.float().requires_grad_(), x.to(NPU).requires_grad_()
+        results = function(expected, -1, False), function(found, -1, True)
+        for result in results:
+            result.square().sum().backward()
+        assert results[1].cpu().equal(results[0])
+        assert found.grad.cpu().equal(expected.grad.half())
