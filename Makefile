@@ -7,14 +7,14 @@ export OMP_NUM_THREADS ?= 1
 # Folder in which the tests download and build the emulated NPU.
 export ASCEND_ADAPT_CACHE ?= $(CURDIR)/$(VENV)/cache
 
-# pip does not compile what it installs: most of it is never imported. What is imported is compiled once: without its
-# bytecode, which this variable of some images forbids, `import torch` takes 3.5 s instead of 1.5 s in every process.
+# pip does not compile what it installs, because most of it is never imported. Imported modules are compiled once; without
+# bytecode, which some images forbid by this variable, `import torch` takes 3.5 s instead of 1.5 s in every process.
 export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-fast vendor-tests check style types conformance record-upstreams behaviour own-tests bench-overhead bench-data bench-convert convert-matrix torture torture-checkpoint hosts bench-startup npu-operators native-matrix native-equal numerics docs docs-serve docs-support docs-run screenshots examples dist pythons upstream-runs upstream-removals install clean signals bench-gpu bench-gpus stress
 
-# pip's lines that show progress: what is downloaded, and how big it is.
+# Lines of pip's output that show progress: what is downloaded, and its size.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
 INSTALL := $(BIN)/python -m pip install --progress-bar off --constraint constraints.txt
@@ -29,7 +29,7 @@ $(VENV)/.demo: setup.cfg constraints.txt | $(VENV)/pyvenv.cfg
 	$(INSTALL) torch --editable '.[deepspeed,data]' $(SHOWN)
 	touch $@
 
-# One call of pip instead of two: it resolves each time.
+# One call of pip instead of two, because each call resolves again.
 $(VENV)/.installed: setup.cfg constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing what the tests, the demonstration and the documentation need into $(VENV): about 0.4 GB to download with a CPU build of torch."
 	$(INSTALL) torch --editable '.[deepspeed,data,data-fast,data-parquet,data-all,hf,test,docs]' $(SHOWN)
@@ -51,7 +51,7 @@ demo: $(VENV)/.demo
 	@echo "The first run also downloads torch_npu (45 MB) for the emulated NPU."
 	$(BIN)/python examples/demo.py
 
-# Files with tests are shared out among this many processes, in the order of tests/conftest.py; WORKERS=0 runs all in one.
+# Test files are distributed over this number of processes, in the order of tests/conftest.py; WORKERS=0 runs all in one.
 WORKERS ?= 2
 IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -64,7 +64,7 @@ test:
 	$(BIN)/python -m pytest $(IN_PARALLEL)
 	$(BIN)/python -m pytest $(SUITE) --evidence runs/evidence.json
 
-# For the loop while coding: what starts few processes and needs .venv alone. FAST=tests/plugins runs something else.
+# For the loop while coding: tests that start few processes and need only .venv. FAST=tests/plugins runs others.
 FAST ?= $(wildcard tests/test_*.py) tests/patches tests/runtime tests/recipes tests/launch/placement \
     tests/launch/test_request.py tests/config tests/native/model tests/native/samples tests/native/metrics \
     tests/kernels --ignore tests/kernels/test_triton.py
@@ -109,7 +109,7 @@ dist: install
 	$(BIN)/twine check --strict dist/*
 
 # Every release, every alteration, every patch, every order: nothing is read from a record. `--evidence` renews the shipped records.
-# The tests marked `every_case` are the cells of matrices of which `make test` has representative ones.
+# The tests marked `every_case` are the matrix cells that `make test` does not run.
 conformance: install .nox/deepspeed-0.9.2.installed .triton/.installed
 	$(BIN)/python -m pytest tests/upstream/every_release.py tests/upstream/mutations.py tests/upstream/test_record.py
 	ASCEND_ADAPT_EVERY_CASE=1 $(BIN)/python -m pytest tests/launch/jobs/test_dry_run.py
@@ -123,7 +123,7 @@ behaviour: install
 	DEEPSPEED_RELEASE=newest $(BIN)/python -m pytest tests/plugins/test_deepspeed_behaviour.py
 	$(BIN)/nox
 
-# The tests that need no torch, on each Python; an interpreter that is missing is reported.
+# The tests that need no torch, on each Python; a missing interpreter is reported.
 pythons: install
 	$(BIN)/nox --session python types
 
@@ -223,7 +223,7 @@ UPSTREAM_JOBS ?= hugging_face megatron_core megatron_lm megatron_deepspeed gpt_n
 upstream-runs: install
 	$(BIN)/python tests/upstream_runs/run.py $(UPSTREAM_JOBS) --device cpu --device npu-emulated
 
-# The same jobs again without each patch, to show what it is for. Takes hours; results are kept, and a stopped run
+# The same jobs again without each patch, to show what the patch is for. Takes hours; results are kept, and a stopped run
 # resumes. Patches of DeepSpeed and of Hugging Face are on one page, for all code bases.
 OF_CODE_BASES := --plugin old_dependencies
 REMOVALS := $(BIN)/python tests/upstream_runs/removal.py --device cpu --device npu-emulated --keep runs/removals

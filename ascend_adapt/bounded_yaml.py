@@ -1,4 +1,4 @@
-"""Untrusted YAML: plain values only, and aliases cannot expand it beyond the size of its file."""
+"""Loads untrusted YAML: plain values only, with a limit on the number of values that aliases can expand to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import yaml
 
 MOST_VALUES = 100_000
-"""Maximum number of values in one document; a value with aliases counts once for each of them."""
+"""Maximum number of values in one document. A value counts once more for each of its aliases."""
 
 
 def load(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
-    """Return the document of a piece of YAML.
+    """Return the document in a YAML text.
 
     Raises:
-        ValueError: it is not valid YAML, is nested too deeply, or its aliases repeat more than MOST_VALUES values.
+        ValueError: the text is not valid YAML, is nested too deeply, or its aliases repeat more than MOST_VALUES
+            values.
     """
     try:
         reader = loader(text)
@@ -30,7 +31,7 @@ def load(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
 
 
 def _count(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count the values of a node; ``known`` holds the counts of earlier nodes, and 0 for enclosing ones."""
+    """Count the values of a node. ``known`` has the counts of earlier nodes, and 0 for enclosing nodes."""
     if id(node) in known:
         if not known[id(node)]:
             raise ValueError(f"line {node.start_mark.line + 1}: an alias inside its own anchor")

@@ -1,7 +1,7 @@
-"""Lock files of torch's extension builder: detect and remove those whose process is gone.
+"""Lock files of torch's extension builder: detects and removes locks whose process has ended.
 
-torch leaves them empty. We write into them the host's boot id and the builder's PID namespace, process id and start
-time.
+torch creates empty lock files. This module writes the host's boot id and the builder's PID namespace, process id and
+start time into them.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from pathlib import Path
 
 from ascend_adapt import probe
 
-# Without a record, the builder may be on another host or in another container. No single compiler call takes longer.
+# Without a record, the builder may be on another host or in another container. No compiler call takes longer than this.
 SILENT_AFTER_S = 600
 
 
 def sign(lock: Path) -> None:
-    """Record this process as the owner of a lock that it has just created."""
+    """Record in a lock that this process has just created it."""
     lock.write_text(" ".join((*_place(), str(os.getpid()), _start_of(os.getpid()))))
 
 
 def is_left_behind(lock: Path) -> bool:
-    """Return whether the process that made ``lock`` is gone.
+    """Return whether the process that created ``lock`` has ended.
 
-    A lock without a record counts as left behind when nothing in its folder has changed for ``SILENT_AFTER_S``.
+    A lock without a record counts as left behind if nothing in its folder has changed for ``SILENT_AFTER_S``.
     """
     try:
         record = lock.read_text(errors="replace").split()
@@ -32,7 +32,7 @@ def is_left_behind(lock: Path) -> bool:
             return _start_of(int(record[2])) != record[3]
         return not probe.processes_that_hold(lock) and silent_s(lock) > SILENT_AFTER_S
     except (OSError, ValueError):
-        return False  # released meanwhile, or its record is still being written
+        return False  # the lock was released meanwhile, or its record is still being written
 
 
 def silent_s(lock: Path) -> float:
@@ -42,12 +42,12 @@ def silent_s(lock: Path) -> float:
 
 
 def remove(lock: Path) -> None:
-    """Remove a stale lock; put it back if another process has created it again meanwhile."""
+    """Remove a stale lock, unless another process has created it again meanwhile."""
     aside = lock.with_name(f".{lock.name}.{os.getpid()}")
     try:
         lock.rename(aside)
     except FileNotFoundError:
-        return  # another process was faster
+        return  # another process has removed the lock
     if is_left_behind(aside):
         aside.unlink()
     else:
@@ -60,7 +60,7 @@ def _place() -> tuple[str, str]:
 
 
 def _start_of(pid: int) -> str:
-    """Return the start time of a process in clock ticks since boot, or "" if there is no such process (or a zombie)."""
+    """Return the start time of a process in clock ticks since boot, or "" if the process has ended or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, such as head, has closed the pipe.
+        # The program that reads the pipe, such as head, has closed it.
         _drop_output()
         return 0
     except OSError as error:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Discard buffered output, so that the interpreter's last flush cannot fail."""
+    """Discard buffered output, so that the flush at interpreter exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -144,11 +144,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--upstream", metavar="DIR", help="check a source tree instead of what is installed")
     amount = status.add_mutually_exclusive_group()
-    amount.add_argument("--short", action="store_true", help="only counts, and the patches that need attention")
-    amount.add_argument("--all", action="store_true", help="every patch with its versions and evidence")
+    amount.add_argument("--short", action="store_true", help="show only counts, and the patches that need attention")
+    amount.add_argument("--all", action="store_true", help="show every patch with its versions and evidence")
     doctor = commands.add_parser("doctor", help="check versions and devices, and list what must be fixed")
     doctor.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="scripts and configurations of the job; read, not run"
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="scripts and configurations of the job; they are read, not run",
     )
     doctor.add_argument(
         "--device",
@@ -161,18 +165,18 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="check hosts from the files that --collect wrote, and compare the hosts",
+        help="check the hosts whose facts --collect wrote into these files, and compare the hosts",
     )
-    doctor.add_argument("-H", "--hostfile", metavar="FILE", help="check these hosts instead")
-    doctor.add_argument("--launcher", default="auto", metavar="auto|ssh|pdsh", help="transport to these hosts")
-    doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of the ssh servers there")
+    doctor.add_argument("-H", "--hostfile", metavar="FILE", help="check these hosts instead of this one")
+    doctor.add_argument("--launcher", default="auto", metavar="auto|ssh|pdsh", help="how to reach these hosts")
+    doctor.add_argument("--ssh-port", type=int, metavar="PORT", help="port of the ssh servers on these hosts")
     explain = commands.add_parser("explain", help="find known problems and error codes in the logs of a failed job")
     explain.add_argument(
         "logs",
         nargs="+",
         type=Path,
         metavar="LOGFILE",
-        help="any log, - for standard input, or a folder of logs such as a run directory",
+        help="a log of any program, - for standard input, or a folder of logs such as a run directory",
     )
     stop = commands.add_parser("stop", help="stop a detached job")
     stop.add_argument("run_dir", metavar="RUN_DIR", help="the run directory that ascend-run printed")
@@ -206,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _describe(parser: argparse.ArgumentParser, about: str, examples: Sequence[str]) -> None:
-    """Add what the command is for, and examples of it, to its help."""
+    """Add a description and examples to the help of a command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = f"{about[0].upper()}{about[1:]}."
     lines = "\n".join(f"  ascend-adapt {one}" for one in examples)
@@ -218,7 +222,8 @@ def _status(known: argparse.Namespace) -> int:
 
     if known.run_dir is not None and known.upstream is not None:
         raise SettingsError(
-            "RUN_DIR and --upstream: both given, expected one: the first reports a run, the second predicts — drop one"
+            "RUN_DIR and --upstream: both given, expected one, because the first reports a run and the second predicts "
+            "— drop one"
         )
     if known.run_dir is not None:
         report = status_report.of_run(Path(known.run_dir))
@@ -238,7 +243,9 @@ def _doctor(known: argparse.Namespace) -> int:
 
     given = [f"--{name}" for name in ("hostfile", "collect", "report") if getattr(known, name) is not None]
     if len(given) + bool(known.files) > 1:
-        raise SettingsError(f"{', '.join([*given, *map(str, known.files)])}: expected one of these — drop the others")
+        raise SettingsError(
+            f"{', '.join([*given, *map(str, known.files)])}: given together, expected only one — drop the others"
+        )
     if known.hostfile is not None:
         return _doctor_of_hosts(known)
     if known.collect is not None:

@@ -22,15 +22,16 @@
     └── DataError                invalid text or token files
         └── BadLine              an input line that is not a valid document
 
-Raised where torch_npu would raise, with its exception types, so that scripts can catch them:
+The emulated NPU raises these where torch_npu would raise an error, with torch_npu's exception types, so that scripts
+can catch them:
 
     RuntimeError
     ├── OperatorLimit            a call that exceeds a documented limit of an NPU operator
     └── NotImplementedError
         └── OperatorMissing      an operator that the emulated NPU lacks
 
-None is an ImportError, because upstream code wraps imports in ``except ImportError`` and would swallow it.
-Messages read *subject: observed, expected — next step*.
+No exception is a subclass of ImportError, because upstream code wraps imports in ``except ImportError`` and would
+swallow it. Messages read *subject: observed, expected — next step*.
 """
 
 import errno
@@ -55,18 +56,18 @@ def type_and_message(error: BaseException) -> str:
 
 
 def system_error(error: OSError) -> str:
-    """Return the operating system's message; for an exhausted limit, also which one and how to raise it."""
+    """Return the operating system's message. For an exhausted limit, add its value and how to raise it."""
     text = error.strerror or one_line(error)
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return f"{text} (this process may have {limit}: raise it, such as by `ulimit -n 65536`)"
+        return f"{text} (this process may have {limit}; raise the limit, such as with `ulimit -n 65536`)"
     if error.errno == errno.ENFILE:
-        return f"{text} (of the whole host: `sysctl fs.file-max`)"
+        return f"{text} (on the entire host; see `sysctl fs.file-max`)"
     return text
 
 
 def behind(error: BaseException) -> OSError | None:
-    """Return the operating system's error behind an exception: torch's and safetensors' writers raise their own."""
+    """Return the operating system's error behind an exception of torch's or safetensors' writer."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, OSError):
         if stated := re.search(r"\(os error (\d+)\)", str(found)):
@@ -76,7 +77,7 @@ def behind(error: BaseException) -> OSError | None:
 
 
 def ran_out(error: OSError) -> bool:
-    """Return whether a resource of this process or host is exhausted; the file itself may be valid."""
+    """Return whether an error means that a resource is exhausted; the file itself may be valid."""
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 
@@ -92,7 +93,7 @@ def of_each(read: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_R
     """Return the result of ``read`` for each item.
 
     Raises:
-        SettingsError: some items could not be read; the message lists all their problems.
+        SettingsError: items could not be read; the message lists all problems.
     """
     results, faults = [], []
     for item in items:
@@ -106,7 +107,7 @@ def of_each(read: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_R
 
 
 class EnableConflict(SettingsError):
-    """Two callers of enable() want different things."""
+    """Two callers of enable() request different settings."""
 
 
 class ConfigError(SettingsError):
@@ -134,7 +135,7 @@ class PatchDrift(PatchError):
 
 
 class PatchFailed(PatchError):
-    """Applying a patch raised."""
+    """Applying a patch raised an exception."""
 
 
 class PatchLost(PatchError):
@@ -154,7 +155,7 @@ class BackendUnavailable(KernelError):
 
 
 def not_installed(package: str | None, purpose: str, extra: str) -> str:
-    """Return the message for a missing package that an extra of ours installs."""
+    """Return the message for a missing package that an extra of ascend_adapt installs."""
     return f"{package}: not installed, expected for {purpose} — pip install 'ascend_adapt[{extra}]'"
 
 

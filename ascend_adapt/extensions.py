@@ -12,27 +12,27 @@ from ascend_adapt.errors import SettingsError, type_and_message
 
 
 def names(group: str, built_in: str) -> list[str]:
-    """Return the names that the installed distributions give to the entry points of this group.
+    """Return the names of the entry points that the installed distributions have in this group.
 
-    ``built_in``: a name that this package itself has in this group.
+    ``built_in`` is a name that ascend_adapt itself has in the group.
 
     Raises:
-        SettingsError: the installed metadata is of another version than this code.
+        SettingsError: the installed metadata is from another version than this code.
     """
     known = sorted(_points(group).names)
     if built_in not in known:
         raise SettingsError(
-            f"{built_in}: is not among the entry points of {group}, so the installed metadata is of another version "
+            f"{built_in}: not among the entry points of {group}, so the installed metadata is from another version "
             "than this code — install ascend_adapt again"
         )
     return known
 
 
 def load(group: str, name: str, built_in: str) -> Any:
-    """Return the object that an entry point refers to; ``built_in`` as in ``names``.
+    """Return the object to which an entry point refers. ``built_in`` is as in ``names``.
 
     Raises:
-        SettingsError: no entry point has this name, its object cannot be imported, or as in ``names``.
+        SettingsError: no entry point has this name, the object cannot be imported, or an error as in ``names``.
     """
     known = names(group, built_in)
     if name not in known:
@@ -40,7 +40,7 @@ def load(group: str, name: str, built_in: str) -> Any:
     (point, *_) = _points(group).select(name=name)
     try:
         return point.load()
-    except (Exception, SystemExit) as error:  # a third party's module may raise anything
+    except (Exception, SystemExit) as error:  # a third-party module may raise any exception
         owner = f" (of {point.dist.name})" if point.dist is not None else ""
         raise SettingsError(
             f"{name}{owner}: importing {point.value} raised {type_and_message(error)} — correct or uninstall it"
@@ -51,6 +51,6 @@ def _points(group: str) -> EntryPoints:
     return _installed(group, tuple(sys.path))
 
 
-@functools.cache  # reads the files of every distribution on sys.path: about 10 ms
+@functools.cache  # takes about 10 ms, because it reads the files of every distribution on sys.path
 def _installed(group: str, path: tuple[str, ...]) -> EntryPoints:
     return importlib.metadata.entry_points(group=group)

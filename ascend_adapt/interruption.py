@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a command in one way: as an exception, so that nothing unfinished remains."""
+"""Turns Ctrl-C, SIGTERM and SIGHUP into an exception, so that a command leaves nothing unfinished."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, Any
 
-_Handler = Any  # what signal.getsignal returns
+_Handler = Any  # the type that signal.getsignal returns
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ANNOUNCING = (signal.SIGUSR1, signal.SIGUSR2)
 _CLEANING_S = 30.0
-"""Time for cleaning up, during which further signals are ignored."""
+"""Time for cleanup, during which further signals are ignored."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """One of the signals; ``number`` says which."""
+    """Raised by one of the signals; ``number`` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -28,17 +28,17 @@ class Interrupted(KeyboardInterrupt):
 
 
 def exit_code(stopped: KeyboardInterrupt) -> int:
-    """Return the exit code that a shell reports for a process which such a signal ended."""
+    """Return the exit code that a shell reports for a process that this signal ended."""
     return 128 + (stopped.number if isinstance(stopped, Interrupted) else signal.SIGINT)
 
 
 @contextlib.contextmanager
 def as_exception() -> Iterator[None]:
-    """Context in which each of the signals raises Interrupted; after that, the process is expected to end.
+    """Context in which each of the signals raises Interrupted. After that, the process is expected to end.
 
-    Cleaning up must not be interrupted: an interrupted join marks its thread as finished, and Python never exits.
-    Signals that the caller ignores, as nohup and ``&`` do, stay ignored. SIGUSR1 and SIGUSR2, by which a scheduler
-    announces the end of a job, would end a command at once: they have no effect.
+    Cleanup must not be interrupted: an interrupted join marks its thread as finished, and Python never exits.
+    Signals that the caller ignores, as nohup and ``&`` do, stay ignored. SIGUSR1 and SIGUSR2, with which a scheduler
+    announces the end of a job, have no effect; by default they would end the command at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -47,7 +47,7 @@ def as_exception() -> Iterator[None]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         nonlocal raised
-        # Not forever: an extension module may swallow the exception.
+        # Signals are ignored for a limited time only, because an extension module may swallow the exception.
         if raised is None or time.monotonic() - raised >= _CLEANING_S:
             raised = time.monotonic()
             raise Interrupted(number)
@@ -65,8 +65,8 @@ def as_exception() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ignored() -> Iterator[None]:
-    """Context in which the signals are ignored: for a few milliseconds that must not be interrupted."""
-    # Not SIG_IGN: Python reports an error for a pending signal without a handler.
+    """Context in which the signals are ignored, for a few milliseconds that must not be interrupted."""
+    # With SIG_IGN, Python would report an error for a pending signal, which then has no handler.
     before = _handle(lambda number, frame: None)
     try:
         yield
@@ -75,16 +75,16 @@ def ignored() -> Iterator[None]:
 
 
 def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, stdout: int | IO[bytes] | None = None) -> int:
-    """Run a command to its end and return its exit code; an interruption sends its group SIGTERM and waits for it.
+    """Run a command to its end and return its exit code. On interruption, send SIGTERM to its group and wait for it.
 
-    It has a session of its own, since Ctrl-C reaches every process of a terminal's session: with the SIGTERM from here
-    that would be two signals, by which a launcher is asked to skip its grace period.
+    The command runs in a new session. Otherwise it would get two signals: Ctrl-C, which reaches every process of a
+    terminal's session, and this SIGTERM. A launcher takes two signals as a request to skip its grace period.
     """
     with subprocess.Popen(command, env=env, stdout=stdout, start_new_session=True) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            # The group may have ended by now: a scheduler signals every process of a job.
+            # The group may have ended already, because a scheduler signals every process of a job.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
                 try:
@@ -95,7 +95,7 @@ def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, stdout:
 
 
 def _handle(handler: _Handler) -> dict[int, _Handler]:
-    """Install a handler of the signals that are not ignored, and return those before it."""
+    """Install a handler for the signals that are not ignored, and return the previous handlers."""
     present: dict[int, _Handler] = {number: signal.getsignal(number) for number in _SIGNALS}
     before = {number: one for number, one in present.items() if one not in (signal.SIG_IGN, None)}
     _restore(dict.fromkeys(before, handler))

@@ -1,4 +1,4 @@
-"""Read-only facts about this process and host; imports neither torch nor a target."""
+"""Read-only facts about this process and host, found without importing torch or a target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEV
 
 
 def own_rank() -> int | None:
-    """Return this process's rank, or None; a process that a rank starts inherits RANK but is not one."""
+    """Return this process's rank, or None. A process that a rank starts inherits RANK, but is not a rank."""
     rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
     return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
 
@@ -31,8 +31,8 @@ def device_nodes(kind: str, dev: Path = Path("/dev")) -> list[str]:
 def detect_device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[str, str]:
     """Return the device kind this process would run on (``npu``, ``cuda`` or ``cpu``) and the reason.
 
-    Reads device nodes, installed distributions and the visible-device variables, because querying torch would import
-    it. On WSL, NVIDIA GPUs are reached through /dev/dxg.
+    This reads device nodes, installed distributions and the visible-device variables, because a query to torch would
+    import it. On WSL, NVIDIA GPUs are reached through /dev/dxg.
     """
     npus = device_nodes("npu", dev)
     if npus and distribution_version("torch_npu"):
@@ -53,24 +53,24 @@ def detect_device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple
 
 
 def device_to_use(asked: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the requested device kind, or the detected one for None, "" and ``auto``; and the reason."""
+    """Return the requested device kind and the reason. For None, "" and ``auto``, return the detected kind."""
     return detect_device(environ) if asked in (None, "", "auto") else (str(asked), "as requested")
 
 
 def count_devices(kind: str, environ: Mapping[str, str], dev: Path = Path("/dev")) -> int:
-    """Return how many devices of ``kind`` this process may use; a CPU counts as one."""
+    """Return how many devices of ``kind`` this process may use. A CPU counts as one device."""
     if kind == "cpu":
         return 1
     visible = environ.get(VISIBLE_DEVICES[kind])
     if visible is None:
         return len(device_nodes(kind, dev))
     listed = [word.strip() for word in visible.split(",")]
-    # As CUDA and CANN do, an invalid entry ends the list.
+    # An invalid entry ends the list, as in CUDA and CANN.
     return next((index for index, word in enumerate(listed) if word in ("", "-1")), len(listed))
 
 
 def torch_cuda() -> str:
-    """Return the CUDA version that the installed torch is built with, read from its version.py, or ""."""
+    """Return the CUDA version that the installed torch is built with, from its version.py, or "" for none."""
     folder = root_folder("torch")
     file = folder / "torch" / "version.py" if folder is not None else None
     match = (
@@ -82,14 +82,14 @@ def torch_cuda() -> str:
 
 
 def processes_that_hold(file: Path) -> list[int]:
-    """Return the ids of this host's processes that have ``file`` open; only root sees those of other users."""
+    """Return the ids of this host's processes that have ``file`` open. Only root sees other users' processes."""
     wanted, found = str(file.resolve()), []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if any(os.readlink(descriptor) == wanted for descriptor in (folder / "fd").iterdir()):
                 found.append(int(folder.name))
         except OSError:
-            continue  # another user's process, or it has ended meanwhile
+            continue  # the process belongs to another user, or has ended meanwhile
     return sorted(found)
 
 
@@ -125,7 +125,7 @@ def find_root(root: str) -> importlib.machinery.ModuleSpec | None:
 def root_folder(module: str) -> Path | None:
     """Return the folder that holds the top-level package of a module, or None if it is not on disk.
 
-    A namespace package is spread over several folders; the one that contains the module counts.
+    Of a namespace package with several folders, this is the folder that contains the module.
     """
     root, _, below = module.partition(".")
     spec = find_root(root)
@@ -143,7 +143,7 @@ def root_folder(module: str) -> Path | None:
 def owning_version(distribution: str, module: str) -> str | None:
     """Return the version of ``distribution`` if it is installed where the top-level package of ``module`` is found.
 
-    A checkout earlier on sys.path is not owned by the installed distribution of the same name.
+    A checkout earlier on sys.path does not belong to the installed distribution of the same name.
     """
     recorded = _recorded(distribution, tuple(sys.path))
     if recorded is None:

@@ -1,4 +1,4 @@
-"""Standard input, output and error of a command: usable even if they are closed or cannot encode every character."""
+"""Makes standard input, output and error usable if they are closed or cannot encode every character."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _STRICT = ("strict", "surrogateescape")
 def prepare() -> None:
     """Open closed standard streams on /dev/null, and escape characters that their encoding cannot represent.
 
-    A descriptor from 0 to 2 that stays closed would be given to the next file that is opened, and then receive what is
-    printed.
+    If a descriptor from 0 to 2 stayed closed, the next opened file would get it, and printed output would be written
+    into that file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -22,7 +22,7 @@ def prepare() -> None:
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in _STRICT:
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error does by default
+        sys.stdout.reconfigure(errors="backslashreplace")  # the default of standard error
 
 
 def _open(number: int) -> None:

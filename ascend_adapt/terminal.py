@@ -1,7 +1,4 @@
-"""Output lines for a person: wrapped and coloured on a terminal; plain and unwrapped in a pipe or a log.
-
-NO_COLOR leaves the colours out.
-"""
+"""Output for people: wrapped and coloured on a terminal, plain and unwrapped in a pipe. NO_COLOR disables colours."""
 
 from __future__ import annotations
 
@@ -13,33 +10,33 @@ if TYPE_CHECKING:
 
 _HANG = 4
 _NAME = 20
-"""Columns of a name; longer ones are not aligned."""
+"""Width of the column of names. Values after longer names are not aligned."""
 
 
 def stdout() -> Console:
-    """Return the console of standard output as it is now."""
+    """Return a console for the current standard output."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=False)
 
 
 def line(text: str | Text, style: str = "") -> None:
-    """Print one line; on a terminal it is wrapped between words, with a hanging indent."""
+    """Print one line, which is wrapped between words on a terminal, with a hanging indent."""
     from rich.text import Text
 
-    # Text, not str: brackets are not markup.
+    # In a Text, unlike a str, brackets are not markup.
     shown = Text(text, style) if isinstance(text, str) else text
     console = stdout()
     if not console.is_terminal:
         print(shown.plain)
         return
     indent = len(shown.plain) - len(shown.plain.lstrip())
-    # The last column stays free: some terminals wrap a full line.
+    # The last column stays free, because some terminals wrap a full line.
     columns = max(console.width - 1, 2 * _NAME)
     first, *rest = shown.wrap(console, columns) or [shown]
     first.rstrip()
     console.print(first, soft_wrap=True)
-    # The rest is wrapped again, to the narrower width.
+    # The remaining text is wrapped again, to the narrower width.
     if rest:
         left = shown[len(first.plain) :]
         left = left[len(left.plain) - len(left.plain.lstrip()) :]

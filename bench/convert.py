@@ -1,12 +1,12 @@
 """Memory and speed of converting a checkpoint with GPT-NeoX-20B's shapes, compared with a plain copy.
 
     python bench/convert.py FOLDER --to hf                            44 layers: 41 GB in FOLDER
-    python bench/convert.py FOLDER --to hf --emptied                  each shard is emptied once it is on the disk
+    python bench/convert.py FOLDER --to hf --emptied                  each shard is emptied after it is written to disk
     python bench/convert.py FOLDER --to neox --pp 0 --layers 12       sequential
     python bench/convert.py FOLDER --to megatron --layers 12          the same sizes without parallel residual
 
-The source has one block's files, hard-linked to the names of all: real files of real shapes that need 2 GB of disk.
-``--emptied`` is for a disk that cannot hold the output; it omits the checksums, and so their time.
+The source has the files of one block, hard-linked for every other block: files of real shapes in 2 GB of disk space.
+``--emptied`` is for a disk that cannot hold the output; it omits the checksums and thus their time.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def write_source(model: Model, folder: Path) -> None:
-    """Write two tensor-parallel ranks of one block, and link its files to the names of the others."""
+    """Write two tensor-parallel ranks of one block, and hard-link its files for the other blocks."""
     folder.mkdir(parents=True)
     shapes = {one.name: one.shape for one in parameters(replace(model, num_layers=1))}
     some = torch.randn(1 << 20).half() * 0.02
@@ -112,7 +112,7 @@ def _file(step: Path, number: int, rank: int) -> Path:
 
 
 def copy_speed(source: Path, target: Path) -> float:
-    """Return the speed of a copy with a sync, in MB/s."""
+    """Return the speed of copying and syncing a file, in MB/s."""
     (block,) = source.glob("global_step*/layer_02-model_00*")
     began = time.monotonic()
     for _ in range(COPIED):
@@ -125,7 +125,7 @@ def copy_speed(source: Path, target: Path) -> float:
 
 
 def empty_each_shard() -> None:
-    """Write each file of safetensors to the disk, and then empty it."""
+    """Write and sync each safetensors file, then empty it."""
     real = safetensors.torch.save_file
 
     def save_file(tensors: dict[str, torch.Tensor], path: Path, **more: object) -> None:
@@ -138,7 +138,7 @@ def empty_each_shard() -> None:
 
 
 class Peak:
-    """The largest memory of this process: its own, and with the files that it maps."""
+    """Peak memory of this process: private, and resident including mapped files."""
 
     def __init__(self) -> None:
         self.own = self.resident = 0
@@ -153,7 +153,7 @@ class Peak:
             self.resident = max(self.resident, int(values["VmRSS"].split()[0]) * 1024)
 
     def stop(self) -> None:
-        """Stop watching."""
+        """Stop sampling."""
         self._ends.set()
 
 

@@ -1,10 +1,10 @@
-"""Speed and memory of preprocessing, as ratios: `make bench-data`, or with upstream checkouts for comparison.
+"""Speed and memory of preprocessing, as ratios: `make bench-data`, optionally compared with upstream checkouts.
 
     python bench/data.py [--megatron DIR] [--helpers DIR] [--megabytes 110] [--engines gigatoken,tiktoken,hf]
 
-DIR of --megatron is a Megatron-LM core_v0.9.0 checkout that can run its tools/preprocess_data.py here; DIR of --helpers
-a folder with a built helpers module. The text is the Python sources on this machine. Quote ratios and CPU seconds: wall
-times on a busy machine mean little.
+--megatron is a Megatron-LM core_v0.9.0 checkout whose tools/preprocess_data.py runs on this host; --helpers is a folder
+with a built helpers module. The text is the Python sources on this host. Quote ratios and CPU seconds: wall times on a
+busy host mean little.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ print(json.dumps([time.perf_counter() - started, time.process_time() - cpu]))
 
 
 def source_lines(megabytes: float) -> Iterator[bytes]:
-    """Return Python sources of this machine as JSON lines, about ``megabytes`` in total."""
+    """Return Python sources of this host as JSON lines, about ``megabytes`` MB in total."""
     left = megabytes * 1e6
     for root in dict.fromkeys(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")):
         for path in sorted(Path(root).rglob("*.py")):
@@ -123,7 +123,7 @@ def measured(command: list[str], **environment: str) -> Measured:
 
 
 def family_of(pid: int) -> list[int]:
-    """``pid`` and all of its descendants."""
+    """Return ``pid`` and all of its descendants."""
     with contextlib.suppress(OSError):
         children = [Path(task, "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
         return [pid, *(member for child in sum(children, []) for member in family_of(int(child)))]
@@ -131,7 +131,7 @@ def family_of(pid: int) -> list[int]:
 
 
 def memory_of(pid: int) -> int:
-    """Memory of a process in kB (PSS)."""
+    """Return the memory (PSS) of a process in kB."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -155,7 +155,7 @@ def bench_preprocess(text: Path, folder: Path, known: argparse.Namespace, engine
     with open(text, "rb") as lines:
         one_line.write_bytes(lines.readline())
     for engine in engines:
-        # The bare engine gets as many threads as preprocess has workers; hf and tiktoken use processes: one.
+        # The bare engine gets as many threads as preprocess has workers; hf and tiktoken, which use processes, get one.
         threads = str(known.workers if engine == "gigatoken" else 1)
         ours = [
             sys.executable,
@@ -173,7 +173,7 @@ def bench_preprocess(text: Path, folder: Path, known: argparse.Namespace, engine
         whole: list[Measured] = []
         starts: list[Measured] = []
         bare: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
-        # Alternating, so that other load affects all; the slowest takes minutes and runs once.
+        # Alternating, so that other load affects all engines; the slowest engine takes minutes and runs once.
         for _ in range(1 if engine == "hf" else known.rounds):
             starts.append(measured([*ours, str(one_line)]))
             whole.append(measured([*ours, str(text)]))
@@ -258,7 +258,7 @@ def as_megatron(helpers: Any, sizes: Any, documents: int, epochs: int, seq_lengt
 
 
 def medians(runs: list[Callable[[], Any]], times: int = 7) -> list[float]:
-    """Return the median seconds of each, measured alternately, so that other load affects all."""
+    """Return the median seconds of each function, measured alternately, so that other load affects all of them."""
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(times):
         for run, taken in zip(runs, seconds, strict=True):
@@ -269,7 +269,7 @@ def medians(runs: list[Callable[[], Any]], times: int = 7) -> list[float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megatron", metavar="DIR")
     parser.add_argument("--helpers", metavar="DIR")

@@ -1,4 +1,4 @@
-"""Time of generating tokens with the key/value cache, without it, and by transformers, as ratios.
+"""Generation time with the key/value cache, without it, and with transformers, as ratios.
 
 Usage: generation_cache.py [--device cpu|cuda] [--new-tokens 256] [--layers 6] [--hidden 256] [--dtype fp32]
 """

@@ -1,9 +1,9 @@
 """Generation on one GPU compared with transformers' static cache: ``python bench/generation_gpu.py [--tiny]``.
 
 Both continue the same random prompts greedily with the same random weights: GPT-2 345M and a Llama of 1.1 billion
-parameters in bf16, one and eight prompts of 128 tokens, 256 new ones. transformers compiles its step, as it does by
-default with a static cache; ours is ``generate`` as the command calls it. The time is the median of five calls.
-In fp32, on two layers of each model and prompts of different lengths, the tokens must be equal. ``--tiny`` tries
+parameters in bf16, one and eight prompts of 128 tokens, 256 new tokens. transformers compiles its step, which is its
+default with a static cache; ours is ``generate`` as the command calls it. The time is the median of five calls. In
+fp32, with two layers of each model and prompts of different lengths, the tokens must be equal. ``--tiny`` runs
 everything on the CPU, where transformers does not compile.
 """
 
@@ -31,11 +31,11 @@ from ascend_adapt.native.parallel import mesh
 
 PROMPT, NEW, BATCHES, REPEATS, WARM_UP = 128, 256, (1, 8), 5, 2
 SECONDS = 130
-"""Seconds after which no other comparison starts."""
+"""Seconds after which no further comparison starts."""
 
 
 def config_of(model: str, *, tiny: bool, layers: int | None = None) -> transformers.PretrainedConfig:
-    """Return the configuration of a model; ``tiny``: of a small width."""
+    """Return the configuration of a model, with a small width if ``tiny``."""
     if model == "gpt2":
         width, depth, heads = (64, 2, 4) if tiny else (1024, 24, 16)
         return transformers.GPT2Config(n_embd=width, n_layer=layers or depth, n_head=heads, n_positions=1024)
@@ -52,7 +52,7 @@ def config_of(model: str, *, tiny: bool, layers: int | None = None) -> transform
 
 
 class Sides:
-    """Transformers' model and ours, with the same weights."""
+    """Both models, transformers' and ours, with the same weights."""
 
     def __init__(self, config: transformers.PretrainedConfig, device: torch.device, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
@@ -65,11 +65,11 @@ class Sides:
         self.theirs, self.device = theirs, device
 
     def generated(self, prompts: list[list[int]], new: int) -> list[list[int]]:
-        """Return our tokens."""
+        """Return the tokens that our model generates."""
         return [one.tokens for one in generate(self.ours, prompts, Sampling(max_new_tokens=new))]
 
     def generated_by_transformers(self, prompts: list[list[int]], new: int, **options: object) -> list[list[int]]:
-        """Return theirs, of prompts padded on the left."""
+        """Return the tokens that transformers generates from left-padded prompts."""
         width = max(map(len, prompts))
         tokens = torch.tensor([[0] * (width - len(one)) + one for one in prompts], device=self.device)
         mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts], device=self.device)
@@ -94,7 +94,7 @@ def prompts_of(count: int, ragged: bool = False) -> list[list[int]]:
 
 
 def median(run: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:
-    """Return the median seconds of ``repeats`` calls, and those of the warm-up."""
+    """Return the median seconds of ``repeats`` calls, and the seconds of the warm-up call."""
     seconds = []
     began = time.perf_counter()
     for turn in range(WARM_UP + repeats):
@@ -109,13 +109,13 @@ def median(run: Callable[[], object], device: torch.device, repeats: int) -> tup
 
 
 def wait(device: torch.device) -> None:
-    """Wait for the device."""
+    """Synchronize with the device."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 def busy(run: Callable[[], object], tokens: int, console: Console, name: str) -> None:
-    """Print the GPU's busy time and its longest kernels, per token."""
+    """Print the GPU's busy time per token and its longest kernels."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()
@@ -163,7 +163,7 @@ def main() -> None:
         sides = Sides(config_of(model, tiny=known.tiny), device, torch.bfloat16)
         for batch in BATCHES:
             if time.monotonic() - began > SECONDS:
-                console.print(f"{model}, {batch} prompts: not run, {SECONDS} s are over")
+                console.print(f"{model}, {batch} prompts: not run, because {SECONDS} s have passed")
                 continue
             prompts = prompts_of(batch)
             ours = functools.partial(sides.generated, prompts, new)

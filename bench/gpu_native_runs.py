@@ -1,15 +1,15 @@
-"""Complete native runs of GPT-2 345M on this machine's GPUs: ``python bench/gpu_native_runs.py DATA PART [PART ...]``.
+"""Complete native runs of GPT-2 345M on this host's GPUs: ``python bench/gpu_native_runs.py DATA PART [PART ...]``.
 
 DATA is the prefix of token files. Parts are meshes (``tp2``, ``pp2``, ``zero3``, ...; MESHES has all): 200 steps
-without interruption; and the same run, all of whose ranks are killed with SIGKILL at once after its save at step 100,
-and resumed. Losses and gradient norms of the two are compared, step by step. ``precision``: one GPU, 300 steps in fp32,
-bf16 and fp16 on the same samples. ``--tiny`` does the same on the CPU with a model of two layers, to try this script.
+without interruption, and the same run killed (SIGKILL to all ranks at once) after its save at step 100, and resumed.
+Losses and gradient norms of the two are compared, step by step. ``precision``: one GPU, 300 steps in fp32, bf16 and
+fp16 on the same samples. ``--tiny`` does the same on the CPU with a model of two layers, to test this script.
 
 Runs are --deterministic, so that they can be equal bit for bit; with --free they may differ, and may be faster.
-``--hosts 2`` is for a mesh with more ranks than GPUs: one ascend-run for each half of them, as on two hosts, but both
-on this machine; ``--hosts 4`` puts four ranks on one GPU. Ranks then share GPUs, and NCCL uses sockets between hosts,
-so times mean nothing. ``--steps 48 --save-at 10`` is shorter, and leaves time for a slow save to end before the run
-does.
+``--hosts 2`` is for a mesh with more ranks than GPUs: one ascend-run for each half of the ranks, as on two hosts, but
+both on this host; ``--hosts 4`` puts four ranks on one GPU. Ranks then share GPUs, and NCCL uses sockets between hosts,
+so times are meaningless. ``--steps 48 --save-at 10`` is shorter, and leaves time for a slow save to finish before the
+run ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 BOUND = 0.01
-"""Largest relative difference from fp32 of the mean loss of the last 50 steps; fixed before the first run."""
+"""Largest allowed relative difference from fp32 of the mean loss of the last 50 steps; fixed before the first run."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ TINY = Size("--num-layers 2 --hidden-size 64 --num-attention-heads 4", 32, 60, 2
 
 @dataclass(frozen=True)
 class Runs:
-    """The folder of the runs, and their common settings."""
+    """Runs in one folder, with common settings."""
 
     data: str
     size: Size
@@ -98,7 +98,7 @@ class Runs:
     def command(
         self, name: str, mesh: Mesh, dtype: str, steps: int, *, saves: bool = False, dropout: float = 0.1
     ) -> list[str]:
-        """Return the command of each host, without the arguments that identify the host."""
+        """Return the command of a job, without the arguments that identify a host."""
         size, run_dir = self.size, str(self.folder / name)
         launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", size.device]
         launch += ["--nproc", str(mesh.ranks // self.hosts)]
@@ -116,7 +116,7 @@ class Runs:
         if dtype != "fp32":
             words.append(f"--{dtype}")
         if dtype == "fp16":
-            # Starting at upstream's 2^32 skips sixteen steps, so as many fewer updates would be compared.
+            # Starting at upstream's 2^32 skips sixteen steps, so sixteen fewer updates would be compared.
             words += ["--initial-loss-scale", "4096"]
         if mesh.zero:
             settings: dict[str, Any] = {"zero_optimization": {"stage": mesh.zero}}
@@ -139,7 +139,7 @@ class Runs:
             if self.hosts > 1:
                 ours += ["--num-nodes", str(self.hosts), "--node-rank", str(host)]
                 ours += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
-                # NCCL rejects two ranks of one host on one GPU, but not of two hosts.
+                # NCCL rejects two ranks of the same host on one GPU, but accepts ranks of two hosts.
                 variables |= {"NCCL_HOSTID": str(host), "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
             with (self.folder / f"{name}.log").open("ab") as log:
                 whole = [*command[:native], *ours, *command[native:]]
@@ -147,20 +147,20 @@ class Runs:
         return started
 
     def run_dirs(self, name: str) -> list[Path]:
-        """Return the run directory of each host; the first one's is where a run saves."""
+        """Return the run directory of each host; a run saves into the first one."""
         return [self.folder / (f"{name}-host-{host}" if host else name) for host in range(self.hosts)]
 
     def finish(self, name: str, command: list[str]) -> None:
         codes = [job.wait() for job in self.start(name, command)]
         if any(codes):
-            raise SystemExit(f"{name}: it failed\n{self.log(name)[-4000:]}")
+            raise SystemExit(f"{name}: the run failed\n{self.log(name)[-4000:]}")
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name / "metrics.jsonl"
-        # The last line of a run that was killed may be half a line.
+        # The last line of a killed run may be incomplete.
         return [json.loads(row) for row in path.read_text().splitlines() if row.endswith("}")]
 
 
@@ -177,7 +177,7 @@ def straight_killed_and_resumed(runs: Runs, name: str) -> dict[str, Any]:
     until = time.monotonic() + 300
     while not tracker.exists():
         if any(job.poll() is not None for job in jobs) or time.monotonic() > until:
-            raise SystemExit(f"{killed}: ended, or hung, before it had saved\n{runs.log(killed)[-4000:]}")
+            raise SystemExit(f"{killed}: the run ended or hung before it had saved\n{runs.log(killed)[-4000:]}")
         time.sleep(0.01)
     ranks = [pid for run_dir in runs.run_dirs(killed) for pid in ranks_of(run_dir)]
     for pid in ranks:
@@ -185,7 +185,10 @@ def straight_killed_and_resumed(runs: Runs, name: str) -> dict[str, Any]:
     codes = [job.wait() for job in jobs]
     before = runs.rows(killed)
     if len(ranks) != mesh.ranks or not all(codes) or len(before) >= size.steps:
-        raise SystemExit(f"{killed}: {len(ranks)} ranks killed, codes {codes}, {len(before)} steps done: too late")
+        raise SystemExit(
+            f"{killed}: {len(ranks)} ranks killed, codes {codes}, {len(before)} steps done, expected a kill before the "
+            "end"
+        )
     began = time.monotonic()
     runs.finish(killed, command)
     resumed = runs.rows(killed)
@@ -219,7 +222,7 @@ def compared(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str
         for what in ("lm_loss", "grad_norm")
     ]
     if [row["iteration"] for row in one[: len(other)]] != [row["iteration"] for row in other]:
-        raise SystemExit("the steps are not the same")
+        raise SystemExit("the runs have different steps")
     apart = [step for step, left, right in pairs if left != right]
     largest = max((abs(left - right) / abs(left) for _, left, right in pairs), default=0.0)
     return {"steps": len(other), "bit_for_bit": not apart, "first_apart": apart[0] if apart else None, "most": largest}
@@ -233,7 +236,7 @@ def free_port() -> int:
 
 
 def ranks_of(run_dir: Path) -> list[int]:
-    """Return the process ids of the ranks of the job with that run directory, without their DataLoader workers."""
+    """Return the process ids of the ranks of the job with this run directory, without DataLoader workers."""
     found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -252,7 +255,7 @@ def ranks_of(run_dir: Path) -> list[int]:
 def precision(runs: Runs) -> list[dict[str, Any]]:
     """Train in fp32, bf16 and fp16 on the same samples, and return the mean loss of every 50 steps of each.
 
-    Without dropout: kernels of different dtypes draw different numbers, which changes losses by a percent.
+    Dropout is disabled, because kernels of different dtypes draw different masks, which changes losses by a percent.
     """
     results: list[dict[str, Any]] = []
     exact: list[float] = []
@@ -261,7 +264,7 @@ def precision(runs: Runs) -> list[dict[str, Any]]:
         runs.finish(dtype, runs.command(dtype, mesh, dtype, steps, dropout=0))
         rows = runs.rows(dtype)
         losses = [row["lm_loss"] for row in rows]
-        # A step that fp16's scale skipped has no loss.
+        # A step skipped by fp16's loss scaling has no loss.
         means = [statistics.fmean(one for one in losses[at : at + 50] if one is not None) for at in range(0, steps, 50)]
         exact = exact or means
         apart = [abs(one - other) / other for one, other in zip(means, exact, strict=True)]
@@ -294,11 +297,11 @@ def main() -> int:
     parser.add_argument("data", help="prefix of token files")
     parser.add_argument("parts", nargs="+", choices=[*MESHES, "precision"], metavar="PART")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--free", action="store_true", help="without --deterministic")
-    parser.add_argument("--compile", action="store_true", help="with torch.compile")
-    parser.add_argument("--hosts", type=int, default=1, help="as on so many hosts, all on this machine")
-    parser.add_argument("--steps", type=int, help="instead of 200, with the save after half of them")
-    parser.add_argument("--save-at", type=int, help="instead of after half of the steps")
+    parser.add_argument("--free", action="store_true", help="run without --deterministic")
+    parser.add_argument("--compile", action="store_true", help="run with torch.compile")
+    parser.add_argument("--hosts", type=int, default=1, help="run as on this number of hosts, all on this host")
+    parser.add_argument("--steps", type=int, help="number of steps instead of 200, with the save after half of them")
+    parser.add_argument("--save-at", type=int, help="step to save at, instead of half of the steps")
     asked = parser.parse_args()
     size, good = TINY if asked.tiny else M345, True
     if asked.steps:

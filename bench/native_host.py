@@ -1,10 +1,10 @@
-"""CPU overhead of a step of the native trainer, compared with another checkout of this project: ratios, on a CPU.
+"""CPU overhead of a training step, compared with another checkout of this project, as ratios on a CPU.
 
 ``python bench/native_host.py CHECKOUT`` trains a model with the depth of GPT-2 345M and tensors so small that a step is
-almost only CPU overhead: 24 layers, hidden size 16, 8 tokens. Both sides alternate, each round in its own process. A
-round's value is the median of its CPU seconds, a side's its fastest round, because other load only adds time.
-Of two ranks only one runs, and its collectives return at once (torch's fake process group), because gloo's work on a
-CPU differs from that of a GPU's backend.
+almost only CPU overhead: 24 layers, hidden size 16, 8 tokens. Both sides alternate, each round in its own process. The
+value of a round is the median of its CPU seconds; the value of a side is its fastest round, because other load only
+adds time. Of two ranks only one runs, and its collectives return at once (torch's fake process group), because gloo's
+CPU work differs from that of a GPU backend.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Kind:
 
     @property
     def config(self) -> Any:
-        """The configuration."""
+        """The configuration of this kind of run."""
         from ascend_adapt.recipes import dialects
 
         words = "--num-layers 24 --hidden-size 16 --num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 "
@@ -71,7 +71,7 @@ def measure() -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
-    if find_spec("ascend_adapt.config.buckets"):  # older checkouts lack it
+    if find_spec("ascend_adapt.config.buckets"):  # older checkouts do not have it
         import_module("ascend_adapt.config.buckets").BUCKET = 17_000  # five blocks, as of GPT-2 345M
     return {name: median_seconds(kind) for name, kind in KINDS.items()}
 
@@ -120,7 +120,10 @@ def main() -> None:
         import ascend_adapt
 
         if Path(ascend_adapt.__file__).resolve().parents[1] != options.checkout.resolve():
-            sys.exit(f"ascend_adapt: is {ascend_adapt.__file__}, expected that of {options.checkout} — give a checkout")
+            sys.exit(
+                f"ascend_adapt: is {ascend_adapt.__file__}, expected the package in {options.checkout} — give a "
+                "checkout"
+            )
         print(json.dumps(measure()))
         return
     sides: dict[str, list[dict[str, float]]] = {"that checkout": [], "this": []}

@@ -1,4 +1,4 @@
-"""Overhead of ascend_adapt, each figure with its baseline in one run: ``make bench-overhead``.
+"""Overhead of ascend_adapt, each figure measured together with its baseline: ``make bench-overhead``.
 
 Medians of alternating rounds, so that other load on the machine affects both sides equally.
 """
@@ -29,7 +29,7 @@ class Engine:
 
 
 def pass_on(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """The no-op wrapper of both sides."""
+    """No-op wrapper, used by both sides."""
     return wrapped(*args, **kwargs)
 
 
@@ -51,7 +51,7 @@ def per_call_ns(holder: Any, name: str, number: int = 50_000) -> float:
 
 
 def calls(rounds: int = 15) -> list[tuple[str, str, str, str]]:
-    """Overhead of a wrapped no-op call, ours relative to wrapt's, without the time of the plain call."""
+    """Measure the overhead of a wrapped no-op call relative to wrapt's, without the time of the plain call."""
     import wrapt
 
     plain, ours, theirs = (upstream(f"bench_{name}") for name in ("plain", "ours", "theirs"))
@@ -97,7 +97,7 @@ def fresh(code: str, *arguments: str) -> float:
 
 
 def arming(rounds: int = 7) -> list[tuple[str, str, str, str]]:
-    """enable() with 500 armed patches compared with none, in fresh processes."""
+    """Measure enable() with 500 armed patches and with none, in fresh processes."""
     samples = [(fresh(ARM, "0"), fresh(ARM, "500")) for _ in range(rounds)]
     none, many = (statistics.median(column) for column in zip(*samples, strict=True))
     added = statistics.median(b - a for a, b in samples)
@@ -106,7 +106,7 @@ def arming(rounds: int = 7) -> list[tuple[str, str, str, str]]:
 
 
 def scanning(rounds: int = 9) -> list[tuple[str, str, str, str]]:
-    """One scan for copies over 3,000 modules of 80 names."""
+    """Measure one scan for copies over 3,000 modules of 80 names."""
     modules = [ModuleType(f"bench_{number}") for number in range(3000)]
     for number, module in enumerate(modules):
         vars(module).update({f"name{index}": (number, index) for index in range(80)})
@@ -130,7 +130,7 @@ print(time.perf_counter() - start)
 
 
 def importing(rounds: int = 7) -> list[tuple[str, str, str, str]]:
-    """import deepspeed, transformers with and without enable(), in alternating fresh processes."""
+    """Measure importing deepspeed and transformers with and without enable(), in alternating fresh processes."""
     what = "enable() and import deepspeed, transformers"
     try:
         for enabled in (False, True):

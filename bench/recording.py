@@ -1,4 +1,4 @@
-"""Time of a recorded step as a ratio to that of a plain one: GPT-2 on the CPU, the median of alternating steps.
+"""Overhead of --record: time of a recorded step relative to a plain one, for GPT-2 on the CPU (medians).
 
 Usage: python bench/recording.py [HIDDEN [LAYERS [LENGTH]]]
 """
@@ -21,7 +21,7 @@ ROUNDS, BATCH, VOCABULARY = 5, 4, 8192
 
 
 def main() -> None:
-    """Print the ratio and the size of a recorded step on disk."""
+    """Print the time ratio, and the size of a recorded step on disk."""
     hidden, layers, length = map(int, sys.argv[1:]) if len(sys.argv) > 3 else (512, 6, 256)
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=VOCABULARY, n_embd=hidden, n_layer=layers, n_head=8, n_positions=length)

@@ -1,7 +1,8 @@
 """Kills parts of running jobs at random moments and counts the errors.
 
-Each run starts `ascend-run --nproc 2` on a script whose ranks have a child in its own session, picks a victim, a signal
-and a moment, and checks the exit code, leftover processes of the job, and processes that do not belong to it.
+Each run starts `ascend-run --nproc 2` on a script whose ranks each have a child in its own session. It picks a victim,
+a signal and a moment, and checks the exit code, the job's remaining processes, and processes that do not belong to the
+job.
 
     python bench/torture.py --runs 200 --seed 1 --write docs/reliability.md
 """
@@ -43,7 +44,7 @@ child.wait()
 
 @dataclass(frozen=True)
 class Run:
-    """What was killed in one job, and the outcome."""
+    """One job: what was killed, and the outcome."""
 
     victim: str
     signal: signal.Signals
@@ -61,15 +62,15 @@ class Run:
 def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mapping[int, int]) -> Run:
     victim, what = chance.choice(VICTIMS), chance.choice(SIGNALS)
     moment = chance.uniform(STARTED_S, LATEST_S)
-    # Rank 0 of a stubborn job, and its child, ignore SIGTERM, so they are not killed with it. torchrun's grace period
-    # of 30 s for such a rank is not measured here.
+    # In a stubborn job, rank 0 and its child ignore SIGTERM, so SIGTERM is not sent to them. torchrun's grace period of
+    # 30 s for such a rank is not measured here.
     ends_at_first = victim == "agent" or (victim in ("rank", "grandchild") and what == signal.SIGTERM)
     stubborn = chance.random() < 0.05 and not ends_at_first
     target = [*TORCHRUN, "train.py"] if victim == "agent" else ["--nproc", "2", "train.py"]
     log_dir = ["--log-dir", f"run-{number}"]
     job = start([sys.executable, "-m", "ascend_adapt.launch.cli", *log_dir, *target], number, folder, stubborn)
     if victim == "launcher":
-        # At any moment: the job may not have begun.
+        # The moment is arbitrary: the job may not have started yet.
         time.sleep(moment)
         pids = [job.pid]
     else:
@@ -79,7 +80,7 @@ def one_run(number: int, chance: random.Random, folder: Path, agents_own: Mappin
     for pid in pids:
         os.kill(pid, what)
     code = job.wait(PATIENCE_S)
-    # A launcher killed with SIGKILL cannot wait for its guardian, so we do.
+    # A launcher killed with SIGKILL cannot wait for its guardian, so this script waits.
     while (left := marked(number)) and victim == "launcher" and what == signal.SIGKILL:
         if time.monotonic() - began > PATIENCE_S:
             break
@@ -111,7 +112,7 @@ def victims(job: subprocess.Popen[str], victim: str) -> list[list[int]]:
 
 
 def codes_of_an_agent_alone(folder: Path) -> dict[int, int]:
-    """Return torchrun's exit code for each signal, when it is started without ascend-run."""
+    """Return torchrun's exit code for each signal, without ascend-run."""
     codes = {}
     for what in SIGNALS:
         agent = start([*TORCHRUN, "train.py"], -what, folder)
@@ -128,7 +129,7 @@ def shell_exit_code(code: int) -> int:
 
 
 def mark_of(number: int) -> str:
-    """Return the mark in the environment of every process of a run; other instances of this script have other marks."""
+    """Return the mark in the environment of all processes of a run; other instances of this script use other marks."""
     return f"{os.getpid()}.{number}"
 
 
@@ -171,8 +172,9 @@ def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
         )
     lines += [
         "",
-        "Two ranks, each with a child in its own session. The launcher is killed at any moment from "
-        f"{STARTED_S * 1000:.0f} ms to {LATEST_S:.0f} s after its start, the others that long after they have started. "
+        "Two ranks, each with a child in its own session. The launcher is killed at a random moment from "
+        f"{STARTED_S * 1000:.0f} ms to {LATEST_S:.0f} s after its start; other processes are killed at such a moment "
+        "after both ranks have started. "
         "In one run of 20, rank 0 ignores SIGTERM; such a run ends after the grace period of 10 s. The agent is "
         "torchrun's, in jobs `ascend-run torchrun ...`; its expected exit code is the one that torchrun alone returns. "
         "A killed grandchild does not end the job: its script continues and succeeds.",
@@ -208,7 +210,7 @@ def main() -> int:
     text = report(runs, touched, len(foreign), f"make torture RUNS={known.runs} SEED={known.seed}")
     print(text)
     if known.write is not None:
-        # The section of torture_checkpoint.py is kept.
+        # Keep the section that torture_checkpoint.py writes.
         _, heading, rest = known.write.read_text().partition("\n## ") if known.write.exists() else ("", "", "")
         known.write.write_text(text + heading + rest)
     return 0 if all(run.is_right for run in runs) and not touched else 1

@@ -1,7 +1,7 @@
-"""Kills a run with SIGKILL at random moments of saving and counts the losses.
+"""Kills a run with SIGKILL at random moments of saving and counts the lost saves.
 
-Two ranks save continuously and keep the last two checkpoints; every value of checkpoint N is N. After each kill both
-start again in the same folder, whatever is in it, and print from which checkpoint they resume.
+Two ranks save continuously and keep the last two checkpoints; every value of checkpoint N is N. After each kill, both
+restart in the same folder, whatever its state, and print the checkpoint that they resume from.
 
     python bench/torture_checkpoint.py --runs 100 --seed 1 --write docs/reliability.md
 """
@@ -42,7 +42,7 @@ HEADING = "## Checkpoints: a run killed while it saves"
 
 @dataclass(frozen=True)
 class Life:
-    """The output of one run before it was killed, and what it left."""
+    """One run: its output before it was killed, and the files that it left."""
 
     loaded: int
     fell_back: bool
@@ -58,7 +58,7 @@ def is_right(life: Life, next_life: Life) -> bool:
 
 
 def rank(number: int, store: Path, folder: Path, printed: int) -> None:
-    """Resume from the folder, and save until killed; rank 0 reports each save."""
+    """Resume from the folder, and save repeatedly until killed; rank 0 reports each save."""
 
     def report(*words: object) -> None:
         if number == 0:
@@ -104,7 +104,7 @@ def start(folder: Path, scratch: Path) -> tuple[list[int], int]:
 
 
 def lines(stream: int, until: str | None) -> list[list[str]]:
-    """Return the lines until a line begins with that word, or to the end."""
+    """Return the lines up to one that begins with ``word``, or all lines."""
     found: list[list[str]] = []
     text = b""
     while piece := os.read(stream, 1 if until else 65536):
@@ -136,7 +136,7 @@ def state_of(folder: Path) -> str:
 
 
 def live(chance: random.Random, folder: Path, scratch: Path) -> Life:
-    """Start a run, and kill it after it has begun to save: both ranks at once, or one after the other."""
+    """Start a run, and kill both ranks after it has begun to save, at once or one after the other."""
     ranks, stream = start(folder, scratch)
     printed = lines(stream, "begun")
     time.sleep(chance.uniform(0, LATEST_S))
@@ -151,7 +151,9 @@ def live(chance: random.Random, folder: Path, scratch: Path) -> Life:
     os.close(stream)
     loaded = next((words for words in printed if words[0] == "loaded"), None)
     if loaded is None:
-        raise SystemExit(f"a run could not resume: {printed}, left by the kill before it: {sorted(folder.iterdir())}")
+        raise SystemExit(
+            f"a run could not resume: {printed}; files left by the previous kill: {sorted(folder.iterdir())}"
+        )
     of = {word: [int(words[1]) for words in printed if words[0] == word] for word in ("done", "begun")}
     at = int(loaded[1])
     return Life(at, loaded[2] == "damaged", max([at, *of["done"]]), max(of["begun"]), together, state_of(folder))
@@ -204,7 +206,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "saved")
         folder.mkdir()
-        # The last run only reports the state after the last kill.
+        # The last run only checks the state after the last kill.
         lives = [live(chance, folder, Path(scratch)) for _ in range(known.runs + 1)]
     for life, after in zip(lives, lives[1:], strict=False):
         if not is_right(life, after):

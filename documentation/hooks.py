@@ -1,7 +1,7 @@
-"""Build the site: pages from elsewhere in the repository, the reference from the code, and links between them.
+"""MkDocs hooks that build the site: they add pages from outside docs/, generate the reference, and convert links.
 
-Every document is written for the repository, with links for a code host. Here each link to a page of the site
-becomes one inside the site; a link to any other file becomes plain text.
+Every document is written for the repository, with links for a code host. These hooks convert each link to a page of the
+site into a link inside the site, and each link to another file into plain text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "documentation"))
 import reference  # noqa: E402
 
-# Files of the repository outside docs/ that are pages of the site, by their address there.
+# Files of the repository outside docs/ that are pages of the site, keyed by their address on the site.
 ELSEWHERE = {
     "readme.md": "README.md",
     "zh/readme.md": "README.zh-CN.md",
@@ -36,7 +36,7 @@ _MADE = re.compile(r"<!--.*?-->\n?")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are not in docs/."""
+    """Add the pages that are outside docs/."""
     for address, path in ELSEWHERE.items():
         files.append(File.generated(config, address, content=(ROOT / path).read_text(encoding="utf-8")))
     for address, text in reference.pages().items():
@@ -45,7 +45,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return a page with links inside the site."""
+    """Return a page whose links are converted to links inside the site."""
     address = page.file.src_uri
     folder = posixpath.dirname(ELSEWHERE.get(address, f"docs/{address}"))
     pages = {path: site for site, path in ELSEWHERE.items()}

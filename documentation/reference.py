@@ -1,4 +1,4 @@
-"""The site's reference pages, generated from the code that they describe."""
+"""Generates the site's reference pages from the code that they describe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IGNORED = {"glm": glm.IGNORED, "megatron": megatron.IGNORED, "neox": neox.IGNORE
 
 
 def pages() -> dict[str, str]:
-    """Return the Markdown of each page by its address in the site."""
+    """Return the Markdown of each page, keyed by its address on the site."""
     dialects = {f"reference/options-{dialect}.md": _options(dialect) for dialect in IGNORED}
     return {
         "reference/commands.md": _commands(),
@@ -34,7 +34,7 @@ def pages() -> dict[str, str]:
 
 
 def _commands() -> str:
-    """The options of both programs and of every command."""
+    """Return the page of the options of both programs and of every command."""
     parsers = {"ascend-run": request._parser(), **dict(_subcommands("ascend-adapt", cli._parser()))}
     text = ["# Commands and options\n"]
     for name, parser in parsers.items():
@@ -68,7 +68,7 @@ def _help(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
 
 
 def _patches() -> str:
-    """Every patch, by plugin."""
+    """Return the page of all patches, grouped by plugin."""
     by_plugin: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     for one in PluginManager().patches():
         patch = one.patch
@@ -80,7 +80,7 @@ def _patches() -> str:
 
 
 def _known_problems() -> str:
-    """Every known problem that doctor, explain and a rehearsal recognise."""
+    """Return the page of all known problems that doctor, explain and a rehearsal recognise."""
     problems, _ = known.problems(os.environ)
     rows = [
         (f"`{one.name}`", _plain(one.cause), _plain(one.do), " ".join(f"[{i}]({u})" for i, u in _sources(one.source)))
@@ -100,7 +100,7 @@ def _error_codes() -> str:
 
 
 def _kernels() -> str:
-    """Every backend of every kernel, in the order in which they are tried."""
+    """Return the page of all backends of each kernel, in the order in which they are tried."""
     by_kernel: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     for kernel, backend in register_kernels():
         properties = [word for word in ("measured", "deterministic", "composed") if getattr(backend, word)]
@@ -110,7 +110,7 @@ def _kernels() -> str:
 
 
 def _options(dialect: str) -> str:
-    """The options of every version of a dialect, with their effect in the native trainer."""
+    """Return the page of all options of every version of a dialect, with their effect in the native trainer."""
     versions = {path.stem.removeprefix(f"{dialect}-"): path for path in sorted(RECORDED.glob(f"{dialect}-*.json"))}
     recorded = {name: json.loads(path.read_text(encoding="utf-8"))["options"] for name, path in versions.items()}
     reasons = IGNORED[dialect]
@@ -125,8 +125,9 @@ def _options(dialect: str) -> str:
         rows.append((f"`{option}`", shown, _plain(reasons.get(dest, ""))))
     about = (
         f"# Options of the dialect {dialect}\n\n"
-        f"`ascend-run --native {dialect}` reads these, as recorded from upstream's own parsers. An option is used, or "
-        "it has no effect for the reason in the last column, or a value that is not upstream's default is an error. "
+        f"`ascend-run --native {dialect}` reads these options, as recorded from upstream's own parsers. Each option "
+        f"is either used, or has no effect for the reason in the last column, or is an error if its value is not "
+        f"upstream's default. "
         "[Every option counts](../native.md#every-option-counts)\n\n"
     )
     return about + _table(("option", "upstream's default", "without effect because"), rows)
@@ -138,7 +139,7 @@ def _by_heading(title: str, about: str, columns: tuple[str, ...], tables: dict[s
 
 
 def _plain(text: str) -> str:
-    """Return a program's text as a cell of a Markdown table."""
+    """Escape a program's text for a cell of a Markdown table."""
     for character, written in (("\n", " "), ("|", "\\|"), ("<", "&lt;"), ("*", "\\*")):
         text = text.replace(character, written)
     return text.replace("\\\\|", "\\|")

@@ -1,7 +1,7 @@
-"""`make screenshots`: pictures of the reports and of the terminal, from jobs that it runs.
+"""`make screenshots`: runs jobs, and makes pictures of their reports and terminal output.
 
-Reports are opened by Playwright in the installed Chromium, at phone and desktop width, light and dark, and
-written as PNG to build/screenshots. Output of commands is written there as SVG by rich; those that documents show are
+Playwright opens the reports in the installed Chromium, at phone and desktop width, light and dark, and writes PNG files
+to build/screenshots. rich writes the output of commands to the same folder as SVG files; files that documents show are
 copied to docs/pictures.
 """
 
@@ -37,7 +37,7 @@ REPORTS = {**{name: [name] for name in JOBS}, "compared": ["adapted", "emulated"
 
 
 def main() -> None:
-    """Run the jobs, and write every picture."""
+    """Run the jobs, and write all pictures."""
     shutil.rmtree(INTO, ignore_errors=True)
     RUNS.mkdir(parents=True)
     for name, command in JOBS.items():
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def run(command: str) -> str:
-    """Run a command as on a terminal of COLUMNS columns; return what it printed, with its colours."""
+    """Run a command as on a terminal of COLUMNS columns; return its output, including colours."""
     print(f"$ {command}", flush=True)
     environment = {
         **os.environ,
@@ -77,13 +77,13 @@ def terminal(name: str, command: str, after: str = "") -> None:
     words = command.replace(f"{RUNS}/", "runs/").replace("python examples/demo.py", "make demo")
     console.print(Text(f"$ {words}"), Text.from_ansi(f"...\n{shown}" if after else shown), sep="\n")
     svg = console.export_svg(title=words, theme=MONOKAI, unique_id=name)
-    # Its fonts are on a third-party host; the reader's own monospace font is enough.
+    # rich's fonts are on a third-party host; the reader's monospace font is sufficient.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     (INTO / f"{name}.svg").write_text(svg, encoding="utf-8")
 
 
 def photograph(pages: list[Path]) -> None:
-    """Write each page as PNG, at every size, light and dark."""
+    """Write each page as PNG files, at every size, light and dark."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -1,7 +1,8 @@
-"""Write the support matrix of both READMEs and docs/evidence.md.
+"""Writes the support matrix of both READMEs, and docs/evidence.md.
 
-``python documentation/support.py`` renews them from records: documentation/runs.yaml (what ran), tests/upstream/*.json
-(releases whose source every patch was judged on), the shipped evidence records, setup.cfg and the CANN releases.
+``python documentation/support.py`` updates these files from records: documentation/runs.yaml (runs),
+tests/upstream/*.json (releases on whose source every patch was judged), the shipped evidence records, setup.cfg and the
+CANN releases.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from code_bases import CODE_BASES  # noqa: E402
 BEGIN, END = "<!-- made by `make docs-support` -->\n", "<!-- end of what is made -->\n"
 EVIDENCE = ROOT / "docs" / "evidence.md"
 
-# The words of the matrix in each language.
+# The text of the matrix in each language.
 WORDS = {
     "README.md": {
         "columns": ("", "versions", "evidence"),
@@ -66,19 +67,19 @@ def runs() -> list[dict[str, Any]]:
 
 
 def tiers_of(subject: str) -> str:
-    """Return the evidence tiers of one code base or part, from weakest to strongest."""
+    """Return the evidence tiers of a code base or component, from weakest to strongest."""
     found = {tier for run in runs() if subject in run["of"] for tier in run["tiers"]}
     return ", ".join(f"`{tier}`" for tier in TIERS if tier in found)
 
 
 def releases_of(distribution: str) -> list[str]:
-    """Return the releases whose source all patches of this distribution were judged on."""
+    """Return the releases on whose source all patches of this distribution were judged."""
     record = json.loads((ROOT / "tests" / "upstream" / f"{distribution}.json").read_text(encoding="utf-8"))
     return list(record["releases"])
 
 
 def pythons() -> list[str]:
-    """Return the Python versions of the classifiers."""
+    """Return the Python versions in the classifiers of setup.cfg."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     prefix = "Programming Language :: Python :: 3."
@@ -87,7 +88,7 @@ def pythons() -> list[str]:
 
 
 def matrix(readme: str) -> str:
-    """Return the support matrix as Markdown, in the language of this README."""
+    """Return the support matrix as Markdown, in the language of a README."""
     words = WORDS[readme]
     emulated = [release for run in runs() for release in run.get("torch_npu", ())]
     schema = [release for release in releases_of("torch_npu") if release not in emulated]
@@ -127,7 +128,7 @@ def _judged(distribution: str, words: dict[str, Any]) -> str:
 
 
 def evidence_page(text: str) -> str:
-    """Return docs/evidence.md with its tables renewed."""
+    """Return docs/evidence.md with updated tables."""
     ran = [
         (
             run["what"],
@@ -147,7 +148,7 @@ def evidence_page(text: str) -> str:
 
 
 def _wiring() -> list[tuple[str, ...]]:
-    """Return one row for each set of installed releases in the shipped evidence records."""
+    """Return one table row per set of installed releases in the shipped evidence records."""
     path = ROOT / "ascend_adapt" / "diagnosis" / "evidence_records.json"
     patches: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for record in json.loads(path.read_text(encoding="utf-8"))["records"]:
@@ -171,7 +172,7 @@ def _renewed(text: str, made: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return each file with a generated part, with that part renewed."""
+    """Return each file that has a generated part, with that part updated."""
     texts = {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in WORDS}
     made = {path: _renewed(text, matrix(path.name)) for path, text in texts.items()}
     return {**made, EVIDENCE: evidence_page(EVIDENCE.read_text(encoding="utf-8"))}

@@ -26,7 +26,7 @@ UNADAPTED_SECONDS = 20
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the job: its exit code (None if it was stopped), its losses, and its last lines."""
+    """One run of the job: its exit code (None if it was stopped), losses and last lines."""
 
     exit_code: int | None
     losses: tuple[float, ...]
@@ -37,8 +37,12 @@ class Run:
 def main() -> int:
     """Run the demonstration; the exit code is 1 if a job failed or the losses differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/demo"), help="default: %(default)s, removed first")
-    parser.add_argument("--data", type=Path, default=Path("data/stdlib"), help="default: %(default)s")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/demo"), help="folder of the runs, removed first (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("data/stdlib"), help="prefix of the token files (default: %(default)s)"
+    )
     args = parser.parse_args()
     shutil.rmtree(args.runs, ignore_errors=True)
     print(f"One DeepSpeed job, GPT-2 in two pipeline stages: about a minute on two free cores. Files: {args.runs}")
@@ -50,7 +54,7 @@ def main() -> int:
     step(3, "the same job through the real torch_npu, on two emulated NPUs")
     npu = job(args, "npu-emulated")
     step(4, f"the same job without adaptation, on two CPU processes, for at most {UNADAPTED_SECONDS} s")
-    # Its own folder of extensions: a killed build leaves a lock there, and later jobs would wait for it.
+    # A separate folder for extensions: a killed build leaves a lock in it, and later jobs would wait for the lock.
     bare = job(args, "cpu", "--no-adapt", seconds=UNADAPTED_SECONDS, extensions=args.runs / "extensions")
     return verdict(args.runs, cpu, npu, bare)
 

@@ -1,1 +1,1 @@
-"""The plugins that ship with ascend_adapt: the only code that knows DeepSpeed, Megatron, NeoX, GLM or transformers."""
+"""The plugins that ship with ascend_adapt: the only code about DeepSpeed, Megatron, GPT-NeoX, GLM or transformers."""

@@ -1,4 +1,4 @@
-"""Tensor type names of one device, for code that compares them."""
+"""Makes tensors report the type names of another device, for code that compares these names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class TypeNames(TorchFunctionMode):  # type: ignore[misc]
-    """Makes ``x.type()`` return the name on ``device``; all other calls are unchanged."""
+    """Function mode in which ``x.type()`` returns the type name on ``device``; all other calls are unchanged."""
 
     def __init__(self, device: str) -> None:
         super().__init__()

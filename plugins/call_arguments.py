@@ -1,4 +1,4 @@
-"""Arguments of a wrapped call by name, checked against those that the wrapper knows: upstream may add more."""
+"""Arguments of a wrapped call, by name. The wrapper states the names that it knows, because upstream may add more."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ascend_adapt.errors import PatchDrift
 
 
 def known(names: tuple[str, ...], call: Call) -> dict[str, Any] | None:
-    """Return the arguments by name, or None if one is not in ``names`` or is given twice.
+    """Return the arguments by name, or None if an argument is not in ``names`` or is given twice.
 
-    The wrapper then proceeds with upstream's own code.
+    If the result is None, the wrapper proceeds with upstream's code.
     """
     if len(call.args) > len(names) or not call.kwargs.keys() <= set(names[len(call.args) :]):
         return None
@@ -19,10 +19,10 @@ def known(names: tuple[str, ...], call: Call) -> dict[str, Any] | None:
 
 
 def expected(patch: str, names: tuple[str, ...], call: Call) -> dict[str, Any]:
-    """Return the arguments by name; raise if that fails, because upstream's own code would compute wrong results.
+    """Return the arguments by name; raise an error if that fails, because upstream's code would compute wrong results.
 
     Raises:
-        PatchDrift: one is not in ``names`` or is given twice.
+        PatchDrift: an argument is not in ``names`` or is given twice.
     """
     if (given := known(names, call)) is None:
         observed = ", ".join([f"{len(call.args)} by position", *sorted(call.kwargs)])

@@ -1,9 +1,9 @@
-"""Upstream checkpoints on torch 2.6 and newer: an allow list of the classes that upstream saves.
+"""Loads upstream checkpoints on torch 2.6 and newer, with an allow list of the classes that upstream saves.
 
-``torch.load`` reads tensors and plain data only (``weights_only=True``). Other classes that a code base
-saves are allowed here by name. Anything else in a file is refused, because unpickling it could run code. Users who
-trust a file opt out with torch's own switch, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1. Where a code base says
-``weights_only=False`` itself, torch's TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 restricts it to the same list.
+By default, ``torch.load`` only reads tensors and plain data (``weights_only=True``). This module allows other classes
+that a code base saves, by name. Any other object in a file is refused, because unpickling it could run code. Users who
+trust a file can opt out with torch's switch TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1. If a code base passes
+``weights_only=False``, torch's TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 restricts it to the same list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ascend_adapt.errors import TrainingError
 
 TRUSTS = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
-# numpy.random's state as numpy 2 and numpy 1 pickle it.
+# The state of numpy.random, as pickled by numpy 2 and by numpy 1.
 _NUMPY = (
     "numpy.ndarray",
     "numpy.dtype",
@@ -40,10 +40,10 @@ DEEPSPEED = (
 
 @contextlib.contextmanager
 def allowed(*names: str) -> Iterator[None]:
-    """Let ``torch.load`` read the classes ``names``, and those of argparse and numpy, inside the block.
+    """Context manager in which ``torch.load`` also reads the classes ``names``, and classes of argparse and numpy.
 
     Raises:
-        TrainingError: a file names another class; also if upstream reacts to that with ``sys.exit()``.
+        TrainingError: a file names another class, even if upstream reacts to torch's error with ``sys.exit()``.
     """
     import torch
 
@@ -78,7 +78,7 @@ def _refusal(error: BaseException | None) -> pickle.UnpicklingError | None:
 
 
 def _file(error: BaseException) -> str:
-    """Return the file that torch.load was reading; its error does not name it."""
+    """Return the file that torch.load was reading, which torch's error does not name."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__") == "torch.serialization" and frame.f_code.co_name == "load":
             return str(frame.f_locals["f"])
@@ -88,5 +88,7 @@ def _file(error: BaseException) -> str:
 def _global(error: BaseException) -> str:
     named = re.search(r"GLOBAL (\S+)|Trying to instantiate (\S+)|Unsupported operand (\S+)", str(error))
     return (
-        next(filter(None, named.groups())) if named else f"what torch rejects ({str(error).splitlines()[-1].strip()})"
+        next(filter(None, named.groups()))
+        if named
+        else f"an object that torch rejects ({str(error).splitlines()[-1].strip()})"
     )

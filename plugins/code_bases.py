@@ -1,4 +1,4 @@
-"""The code bases that the plugins here know, named as in ``ascend_adapt.runtime.code_bases``."""
+"""The code bases that these plugins support, named as in ``ascend_adapt.runtime.code_bases``."""
 
 from __future__ import annotations
 

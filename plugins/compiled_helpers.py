@@ -1,4 +1,4 @@
-"""C++ dataset helpers, which a code base compiles into its own folder when training starts."""
+"""C++ dataset helpers, which a code base compiles into its folder when training starts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def helpers_of_gpt(
     requires: str | tuple[str, ...] = (),
     sample_index_dtype: str = "int32",
 ) -> Patch:
-    """Return the patch that provides the GPT dataset helpers, in numpy, where none are compiled.
+    """Return the patch that provides the GPT dataset helpers in numpy if none are compiled.
 
-    ``sample_index_dtype`` is what the code base's own build_sample_idx returns.
+    ``sample_index_dtype`` is the dtype that the code base's build_sample_idx returns.
     """
 
     @provide(
@@ -32,7 +32,7 @@ def helpers_of_gpt(
         symptom=Symptom(reason="the source does not show whether a module is compiled"),
     )
     def data_helpers(missing: ModuleType) -> None:
-        """Provide the helpers that GPT datasets use."""
+        """Provide the helpers of GPT datasets."""
         from ascend_adapt.data.megatron_helpers import helpers_module
 
         own = helpers_module(missing.__name__, sample_index_dtype=sample_index_dtype)
@@ -42,19 +42,19 @@ def helpers_of_gpt(
 
 
 def compiling_nothing(compiling: str, *, host: str | tuple[str, ...]) -> Patch:
-    """Return the patch for a code base with GPT datasets only: ``compiling`` does nothing."""
+    """Return the patch for a code base that only has GPT datasets, in which the function ``compiling`` does nothing."""
 
     @wrap(
         compiling,
         host=host,
-        why="without make, a compiler or pybind11 it exits the process; several hosts compile into one shared folder "
+        why="without make, a compiler or pybind11, it exits the process; several hosts compile into one shared folder "
         "at the same time; a helper linked with its own libstdc++ crashes together with torch's",
         until="the code base has helpers in Python",
         without="crash",
         symptom=Symptom("sys.exit(1)"),
     )
     def compile_helper(call: Call) -> None:
-        """Compile nothing: use a helper compiled earlier, else the provided one; both give the same sample order."""
+        """Compile nothing: use a helper compiled earlier, or else the provided one; both give the same sample order."""
 
     return compile_helper
 
@@ -62,7 +62,7 @@ def compiling_nothing(compiling: str, *, host: str | tuple[str, ...]) -> Patch:
 def compiling_if_possible(
     compiling: str, *, host: str | tuple[str, ...], requires: str | tuple[str, ...] = ()
 ) -> Patch:
-    """Return the patch for a code base whose other datasets (BERT's, T5's) need what ``compiling`` compiles."""
+    """Return the patch for a code base whose BERT and T5 datasets need the helpers that ``compiling`` compiles."""
 
     @wrap(
         compiling,
@@ -74,10 +74,10 @@ def compiling_if_possible(
         symptom=Symptom("sys.exit(1)"),
     )
     def compile_helper(call: Call) -> None:
-        """Compile the helpers; if that fails, the provided ones give the same sample order."""
+        """Compile the helpers; if that fails, use the provided ones, which give the same sample order."""
         try:
             call.proceed()
-        except (SystemExit, OSError) as error:  # OSError: make is missing
+        except (SystemExit, OSError) as error:  # An OSError means that make is missing.
             message = "%s: compiled nothing (%s) — continuing with ascend_adapt's helpers, in the same sample order"
             logging.getLogger(__name__).warning(message, compiling, error)
 

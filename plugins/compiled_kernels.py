@@ -8,14 +8,14 @@ from typing import Any
 
 from ascend_adapt import Call, CodeBase, Patch, Symptom, wrap
 
-# ninja is missing, the compiler refuses a GPU architecture, or the folder is not writable.
+# ninja is missing, the compiler does not support a GPU architecture, or the folder is not writable.
 _FAILED = (RuntimeError, OSError, subprocess.SubprocessError)
 
 
 def compiling_where_there_is_nvcc(
     name: str, *, host: CodeBase | str, symptom: Symptom, devices: str | tuple[str, ...] = ()
 ) -> Patch:
-    """Return the patch of a code base's ``megatron.fused_kernels.load``, on ``devices``."""
+    """Return the patch for a code base's ``megatron.fused_kernels.load``, on ``devices``."""
 
     @wrap(
         "megatron.fused_kernels:load",
@@ -28,11 +28,11 @@ def compiling_where_there_is_nvcc(
         symptom=symptom,
     )
     def without_nvcc(call: Call) -> Any:
-        """Compile if there are a GPU and nvcc; otherwise, or if that fails, use the provided extensions."""
+        """Compile if a GPU and nvcc are present; otherwise, or if compilation fails, use the provided extensions."""
         import torch
         from torch.utils.cpp_extension import CUDA_HOME
 
-        # nvcc also compiles without a GPU: it takes minutes, for kernels that do not support CPU tensors.
+        # nvcc also works without a GPU, but takes minutes to compile kernels that do not support CPU tensors.
         if not (torch.version.cuda and CUDA_HOME and torch.cuda.is_available()):
             return None
         try:

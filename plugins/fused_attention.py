@@ -1,4 +1,4 @@
-"""The fused attention kernel with dropout under a code base's RNG tracker."""
+"""Fused attention whose dropout uses a code base's RNG tracker."""
 
 from __future__ import annotations
 

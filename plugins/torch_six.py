@@ -1,4 +1,4 @@
-"""``torch._six``, which torch removed in 2.0."""
+"""The content of ``torch._six``, which torch removed in 2.0."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def fill(module: ModuleType) -> None:
-    """Provide the names that torch 1.13 has there."""
+    """Fill the module with the names that torch._six has in torch 1.13."""
     module.inf, module.nan = math.inf, math.nan  # type: ignore[attr-defined]
     module.string_classes, module.int_classes = (str, bytes), int  # type: ignore[attr-defined]
     module.container_abcs, module.PY3 = collections.abc, True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Functions that recognise a dtype by the tensor type name of a GPU: ``'torch.cuda.FloatTensor'``."""
+"""Patches for functions that identify a dtype by the tensor type name of a GPU: ``'torch.cuda.FloatTensor'``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from ascend_adapt import Call, Patch, Symptom, wrap
 
 CUDA = "cuda"
-CPU = "cpu"  # the name of DeepSpeed's CPU accelerator; the type is 'torch.FloatTensor'
+CPU = "cpu"  # The name of DeepSpeed's CPU accelerator; the type of its tensors is 'torch.FloatTensor'.
 
 
 def type_names(
@@ -19,7 +19,7 @@ def type_names(
     named: str = CUDA,
     requires: str | tuple[str, ...] = (),
 ) -> Patch:
-    """Return the patch that makes ``target``, and all that it calls, see the type names of ``named``."""
+    """Return the patch with which ``target``, and all functions that it calls, see the type names of ``named``."""
 
     @wrap(
         target,
@@ -28,12 +28,12 @@ def type_names(
         host=host,
         devices=("cpu", "npu") if named == CUDA else "cpu",
         why=f"it compares with 'torch.{named}.FloatTensor', which has another name on this device",
-        until="the code base compares dtypes",
+        until="the code base compares dtypes instead of type names",
         without="crash",
         symptom=Symptom(comparison),
     )
     def with_type_names(call: Call) -> Any:
-        """Run with the type names that the code compares with."""
+        """Run the function with the type names that its code expects."""
         from ._type_names import TypeNames
 
         with TypeNames(named):

@@ -183,7 +183,7 @@ def test_status_of_a_run_names_ranks_that_differ(tmp_path, capsys):
     write_status(tmp_path, 10, a="applied", b="drifted")
     assert main(["status", str(tmp_path), "--json"]) == 1
     printed = capsys.readouterr()
-    assert "rank 10 differs from rank 0: patch deepspeed.b is drifted, there applied (rank 10: r)" in printed.err
+    assert "rank 10 differs from rank 0: patch deepspeed.b is drifted instead of applied (rank 10: r)" in printed.err
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"rank": 0}', '{"rank": 0, "outcomes": [{"patch": "x"}]}'])

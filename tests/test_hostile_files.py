@@ -492,7 +492,7 @@ def test_sums_name_files_of_their_folder_only(tmp_path):
     from ascend_adapt.convert.output_folder import check_sums
 
     (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  ../../etc/passwd\n")
-    with pytest.raises(CheckpointError, match=r"lists '\.\./\.\./etc/passwd', expected files of its folder"):
+    with pytest.raises(CheckpointError, match=r"lists '\.\./\.\./etc/passwd', expected only files in its folder"):
         check_sums(tmp_path)
 
 

@@ -58,5 +58,5 @@ def test_a_removed_working_folder_is_named(tmp_path):
     )
     assert (job.returncode, job.stderr) == (
         2,
-        "ascend-run: working folder: No such file or directory, expected one that exists — cd to it\n",
+        "ascend-run: working folder: No such file or directory, expected an existing folder — cd to one\n",
     )

@@ -12,16 +12,16 @@ import math
 from collections.abc import Iterable
 
 CONFIDENCE = 6.0
-"""lambda: one bound in 30 million is exceeded by chance."""
+"""The lambda of the module's docstring: one bound in 30 million is exceeded by chance."""
 
 OPERATIONS_A_CALL = 8
-"""Successive roundings to the tensor's dtype in a module, besides those of the modules inside it."""
+"""Number of successive roundings to the tensor's dtype in a module, without those in the modules inside it."""
 
 GAIN = 16.0
 """Factor by which a module, or code between modules, may magnify the difference of its inputs.
 
-Norms divide by the deviation, softmax depends on the size of its scores, and gradients subtract means. A
-fault is reported where the difference grows by more than this in one step; a smaller growth is not a finding.
+Norms divide by the deviation, softmax depends on the size of its scores, and gradients subtract means. A fault is
+reported where the difference grows by more than this in one step. Smaller growth is not a finding.
 """
 
 UNIT_ROUNDOFF = {
@@ -36,12 +36,12 @@ UNIT_ROUNDOFF = {
 
 
 def unit_roundoff(dtypes: Iterable[str]) -> float:
-    """Return the largest unit roundoff of some dtypes; integers are exact except for their digest."""
+    """Return the largest unit roundoff of the dtypes. Integers are exact, except for their digests."""
     return max((UNIT_ROUNDOFF.get(dtype, 2.0**-24) for dtype in dtypes), default=2.0**-24)
 
 
 def allowed(terms: int, roundings: int, storage: float, compute: float) -> float:
-    """Return the relative difference that two computations of one result may have.
+    """Return the largest relative difference that rounding explains between two computations of one result.
 
     Args:
         terms: number of terms summed one after another, in ``compute``.
@@ -53,10 +53,10 @@ def allowed(terms: int, roundings: int, storage: float, compute: float) -> float
 
 
 def copied(dtypes: Iterable[str]) -> float:
-    """Return the relative difference that two copies of one tensor may have, by a rounding to one of these dtypes."""
+    """Return the largest relative difference between two copies of a tensor after a rounding to one of these dtypes."""
     return allowed(0, 1, unit_roundoff(dtypes), unit_roundoff(()))
 
 
 def elementwise(dtypes: Iterable[str]) -> float:
-    """Return the relative difference that elementwise operations may make in these dtypes."""
+    """Return the largest relative difference that elementwise operations in these dtypes may cause."""
     return allowed(1, OPERATIONS_A_CALL, unit_roundoff(dtypes), unit_roundoff(()))

@@ -1,10 +1,9 @@
 """Compares two recordings: finds the first module whose result differs by more than its inputs and dtype explain.
 
 Every call of a module is judged separately. Its inputs, weights and outputs differ by some amount between the
-runs. The outputs may differ by the rounding of its own arithmetic (bounds.py) plus GAIN times the difference
-of its inputs.
-So a difference is attributed to where it arises, not to where it is largest. Code between two modules belongs to the
-module around them, and code outside all modules to the script.
+runs. The outputs may differ by the rounding of the module's arithmetic (bounds.py), plus GAIN times the difference of
+the inputs. So a difference is attributed to where it arises, not to where it is largest. Code between two modules
+belongs to the module around them, and code outside all modules to the script.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from ascend_adapt.alignment.recording import Recording
 
 
 def compare(a: dict[int, Recording], b: dict[int, Recording]) -> Report:
-    """Compare two recordings rank by rank; one rank is compared with a tensor-parallel group of ranks.
+    """Compare two recordings rank by rank. A single rank may be compared with a tensor-parallel group of ranks.
 
     Raises:
-        AlignmentError: they have no step in common, or ranks that cannot be matched.
+        AlignmentError: the recordings have no step in common, or their ranks cannot be matched.
     """
     report = Report()
     groups = list(matched(a, b))
@@ -76,6 +75,6 @@ def _first_of_step(step: Step) -> Finding | None:
 
 
 def _first_of_passes(step: Step) -> Finding | None:
-    """Judge the forward and backward passes, which alternate if there are several micro batches."""
+    """Return the first divergence in the forward and backward passes, which alternate with several micro batches."""
     found = [forward.first(step), forward.first_recomputed(step), Backward(step).first()]
     return min((one for one in found if one is not None), key=lambda one: one.moment, default=None)

@@ -4,9 +4,8 @@ The tensor is taken as a matrix of rows and columns. Its elements are multiplied
 the row and the column alone, and are summed into 8 x 8 buckets, by row and column modulo 8. This is a count sketch
 (Charikar, Chen and Farach-Colton, 2002): it is linear, and the squared distance of two sketches is an unbiased estimate
 of the squared distance of the tensors. A permuted or transposed tensor has a different sketch, and sketches of the
-shards of a tensor add up to that of the tensor. Everything stays on the tensor's device; nothing is synchronised there.
-
-No matrix product is used: its precision depends on settings for TF32 and HF32.
+shards of a tensor add up to that of the tensor. The digest is computed on the tensor's device without synchronising
+with the host. It uses no matrix product, whose precision would depend on the settings of TF32 and HF32.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ BUCKETS = 8
 WIDTH = len(STATISTICS) + BUCKETS * BUCKETS
 
 _LARGE = 1e18
-"""Squares of larger values overflow in fp32. They, and a dtype's largest value, are fill values: only counted."""
+"""Squares of larger values overflow in fp32. They, and the largest value of a dtype, count as fill values."""
 _BLOCK, _BLOCK_ON_CPU = 1 << 24, 1 << 18
-"""Number of elements converted to fp32 at a time; on a CPU they fit into the cache."""
+"""Number of elements that are converted to fp32 at a time. On a CPU, they fit into the cache."""
 _FLAT, _ROW = 1 << 16, 1024
 _signs: dict[tuple[int, torch.device], torch.Tensor] = {}
 
@@ -42,9 +41,9 @@ def digest(tensor: torch.Tensor, axis: int = 0, offset: int = 0) -> torch.Tensor
 def digest_all(tensors: torch.Tensor, axis: int = 0, offset: int = 0) -> torch.Tensor:
     """Return the digests of tensors that are stacked along a new first axis, float32 [number, WIDTH].
 
-    ``axis`` and ``offset`` are those of each tensor, as in ``digest``.
+    ``axis`` and ``offset`` apply to each tensor, as in ``digest``.
     """
-    values = tensors.detach()  # so that nothing here is part of a graph
+    values = tensors.detach()  # keeps the digest out of the autograd graph
     if values.is_complex():
         values = torch.view_as_real(values)
     number, *shape = values.shape
@@ -62,14 +61,14 @@ def digest_all(tensors: torch.Tensor, axis: int = 0, offset: int = 0) -> torch.T
 
 
 def joined(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return the digest of a tensor from those of its two parts."""
+    """Return the digest of a tensor, computed from the digests of its two parts."""
     squares = torch.cat([one[:1].square(), one[1:]]), torch.cat([other[:1].square(), other[1:]])
     both = _joined(squares[0][None], squares[1][None])[0]
     return torch.cat([both[:1].sqrt(), both[1:]])
 
 
 def is_digestible(tensor: Any) -> bool:
-    """Return whether a tensor has elements here: not on meta, not fake, dense, outside functorch's transforms."""
+    """Return whether a tensor can be digested: it is dense, not fake, not on meta, and not in a functorch transform."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type != "meta"
@@ -87,7 +86,7 @@ def _blocks(values: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
         matrix = values.reshape(number, -1, values.shape[-1])
     elif size <= _FLAT:
         return [(values.reshape(number, -1, 1), 0)]
-    else:  # such as the flat partition of ZeRO: viewed as rows, so that not every element needs its own sign
+    else:  # A long vector, such as ZeRO's flat partition, is viewed as rows: fewer signs have to be computed.
         rows = size // _ROW
         rest = values[:, rows * _ROW :]
         tail = [(rest.reshape(number, 1, -1), rows)] if rest.numel() else []
@@ -103,7 +102,7 @@ def _of_block(block: torch.Tensor, row: int, column: int, dtype: torch.dtype) ->
     nans = larges = wide.new_zeros(len(wide))
     norm = _norms(wide)
     limit = min(_LARGE, torch.finfo(dtype).max) if dtype.is_floating_point else _LARGE
-    # Reading the norm would synchronise a device, where the slower way costs little.
+    # On a device, reading the norm would synchronise with the host, and the general computation costs little.
     if wide.device.type != "cpu" or not bool((norm < limit).all()):
         nans = wide.isnan().sum((1, 2)).float()
         small = wide.abs() < limit
@@ -117,12 +116,12 @@ def _of_block(block: torch.Tensor, row: int, column: int, dtype: torch.dtype) ->
 
 
 def _norms(matrices: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each matrix, from those of its rows: one fp32 sum over millions of elements loses digits."""
+    """Return the norm of each matrix, summed row by row: one fp32 sum over millions of elements loses digits."""
     return torch.linalg.vector_norm(torch.linalg.vector_norm(matrices, dim=2), dim=1)
 
 
 def _folded(matrices: torch.Tensor, axis: int, offset: int) -> torch.Tensor:
-    """Return the signed sums of the rows of matrices by their number modulo BUCKETS, [number, BUCKETS, columns]."""
+    """Return signed sums of matrix rows, grouped by row number modulo BUCKETS, [number, BUCKETS, columns]."""
     number, count, columns = matrices.shape
     signed = matrices * _signs_of(axis, offset, count, matrices.device)[:, None]
     even = count - count % BUCKETS

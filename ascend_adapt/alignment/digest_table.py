@@ -1,6 +1,7 @@
-"""The digests of one step's tensors, by row. Small tensors of one shape are copied, and digested together.
+"""The digests of one step's tensors, by row.
 
-A digest takes about twenty kernels, however small the tensor is, and many tensors of a step have the same shape.
+Small tensors of one shape are copied and digested together. A digest takes about twenty kernel launches for a tensor of
+any size, and many tensors of a step have the same shape.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from ascend_adapt.alignment.digest import WIDTH, digest, digest_all, is_digestib
 from ascend_adapt.alignment.shards import Shard
 
 _SMALL = 1 << 18
-"""Maximum elements of a tensor that is copied; kernels on a larger one take longer than their launch."""
+"""Maximum number of elements of a copied tensor. On larger tensors, kernels run longer than their launch takes."""
 _MOST_COPIED = 1 << 24
-"""Maximum elements of all copies."""
+"""Maximum number of elements in all copies together."""
 
 
 class DigestTable:
-    """Digests tensors in rows that are numbered in the order of their arrival."""
+    """Digests tensors into rows, numbered in the order of the calls of ``add``."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -31,7 +32,7 @@ class DigestTable:
         self._copied = 0
 
     def add(self, tensor: torch.Tensor, shard: Shard | None) -> int:
-        """Digest a tensor as it is now, and return its row."""
+        """Digest the current values of a tensor, and return the row of the digest."""
         row, self._count = self._count, self._count + 1
         if not is_digestible(tensor):
             return row
@@ -50,7 +51,7 @@ class DigestTable:
         return row
 
     def array(self) -> np.ndarray:
-        """Return all digests as float32 [rows, WIDTH], with NaN for tensors without one; one transfer per device."""
+        """Return all digests, float32 [rows, WIDTH]; rows without a digest are NaN. Transfers once per device."""
         for device in {device for device, *_ in self._copies if device.type != "cpu"}:
             getattr(torch, device.type).synchronize(device)  # the copies may have been made on other streams
         self._digest_copies(list(self._copies))
@@ -69,5 +70,5 @@ class DigestTable:
 
 
 def _stream(device: torch.device) -> Any:
-    """Return the stream that a kernel would be launched on: a copy is read on the one that made it."""
+    """Return the current stream of a device, None for a CPU. A copy is digested on the stream that made it."""
     return None if device.type == "cpu" else getattr(torch, device.type).current_stream(device)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PHASES = ("batch", "weights", "forward", "recomputation", "backward", "gradients", "optimizer")
-"""In the order of training."""
+"""The phases of a step, in the order of training."""
 SCRIPT = "the script"
 
 
@@ -27,7 +27,7 @@ class Finding:
     replayable: bool = False
     """Whether a replay of the module from its inputs reproduces the difference."""
     moment: int = 0
-    """Number of A's first differing tensor, in the order of time inside the step."""
+    """Row of A's first differing tensor in the step; rows are in the order of time."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Report:
     steps: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     largest: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """The largest difference of each phase, and its location, if none was too large."""
+    """The largest difference of each phase, and its location, if no difference exceeded its bound."""
 
     @property
     def first(self) -> Finding | None:
@@ -51,7 +51,7 @@ class Report:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; an infinite difference is null."""
+        """Return the report as plain data, in which an infinite difference is null."""
         findings = [
             {key: None if value == math.inf else value for key, value in asdict(one).items()} for one in self.findings
         ]
@@ -66,11 +66,11 @@ class Report:
         }
 
     def note(self, text: str) -> None:
-        """Add a note, once."""
+        """Add a note, unless the report has it already."""
         if text not in self.notes:
             self.notes.append(text)
 
     def keep_largest(self, phase: str, error: float, where: str) -> None:
-        """Keep a difference if it is the largest of its phase."""
+        """Keep a difference if it is the largest of its phase so far."""
         if error > self.largest.get(phase, (0.0, ""))[0]:
             self.largest[phase] = (error, where)

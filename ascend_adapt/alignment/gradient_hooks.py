@@ -1,7 +1,7 @@
 """Records gradients by hooks on tensors.
 
-Torch's full backward hooks on modules would put views around inputs and outputs, and fail in programs that change them
-in place.
+Torch's full backward hooks on modules would wrap inputs and outputs in views, and fail in programs that change them in
+place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ascend_adapt.alignment.shards import Shard
 
 
 def with_gradient(step: RecordedStep, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor:
-    """Return this version of a tensor, digested at its first appearance as this shard; its gradient follows."""
+    """Digest this version of a tensor on first use, record its gradient when it is computed, and return the record."""
     known = step.known(tensor, shard)
     if known is not None:
         return known

@@ -13,7 +13,7 @@ from ascend_adapt.errors import AlignmentError, one_line
 
 
 def save(folder: Path, step: int, name: str, call: int, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-    """Save one call of a module; values that are neither tensors nor plain data are left out."""
+    """Save one call of a module, without values that are neither tensors nor plain data."""
     path = path_of(folder, step, name, call)
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = {
@@ -34,7 +34,7 @@ def load(folder: str | Path, name: str, step: int = 1, call: int = 0) -> dict[st
         folder: a rank's folder of a recording, such as DIR/rank-0.
 
     Raises:
-        AlignmentError: nothing was saved for it, or the file holds more than tensors and plain data.
+        AlignmentError: the call was not saved, or the file contains objects other than tensors and plain data.
     """
     path = path_of(Path(folder), step, name, call)
     try:

@@ -49,7 +49,7 @@ class ModuleCalls:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the calls in progress, whose end no hook has seen."""
+        """Forget the calls in progress; no hook will see their end."""
         self._thread = threading.local()
 
     @property
@@ -81,7 +81,7 @@ class ModuleCalls:
         if call.name.is_wrapper:
             if is_seen_inside:
                 return
-            _count(step, call)  # the wrapped module is compiled: its own hooks are not called
+            _count(step, call)  # the wrapped module is compiled, so its hooks are not called
         self._describe(step, call)
         inputs = _entries(step, {"args": args, "kwargs": kwargs}, shards.of_input(module), call)
         outputs = _entries(step, {"out": output}, shards.of_output(module), call, is_output=True)
@@ -108,7 +108,7 @@ class ModuleCalls:
         self._pop(module)
 
     def _pop(self, module: nn.Module) -> _Call | None:
-        """End a call and those inside it; None if the hooks were installed during the call."""
+        """End a call and the calls inside it, and return it. None if the hooks were installed during the call."""
         stack = self.stack
         if not any(call.module is module for call in stack):
             return None
@@ -117,7 +117,7 @@ class ModuleCalls:
         return stack.pop()
 
     def _describe(self, step: RecordedStep, call: _Call) -> None:
-        """Record the facts about a module, once."""
+        """Record the class and settings of a module, once."""
         if call.name not in self._described:
             self._described.add(call.name)
             line = {"kind": "module", "root": call.name.root, "name": call.name.path}
@@ -140,7 +140,7 @@ def _count(step: RecordedStep, call: _Call) -> None:
 def _entries(
     step: RecordedStep, value: dict[str, Any], shard: Shard | None, call: _Call, is_output: bool = False
 ) -> list[dict[str, Any]]:
-    """Return an entry for each tensor and scalar inside inputs or an output; the shard is that of the first tensor."""
+    """Return an entry for each tensor and scalar in inputs or an output; ``shard`` describes the first tensor."""
     found: list[dict[str, Any]] = []
     is_first = True
     for path, leaf in _leaves(value):

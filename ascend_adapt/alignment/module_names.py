@@ -14,7 +14,7 @@ _WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 
 @dataclass(frozen=True)
 class Name:
-    """A module: the number of its root, in the order in which roots were first called, and its path there."""
+    """Name of a module: the number of its root, in the order of the roots' first calls, and its path in the root."""
 
     root: int
     path: str
@@ -22,21 +22,21 @@ class Name:
 
 
 class ModuleNames:
-    """Names the modules of every root, a module that was called outside any other."""
+    """Names the modules under every root. A root is a module that is called outside any other module."""
 
     def __init__(self) -> None:
         self.roots: list[weakref.ref[nn.Module]] = []
         self._names: weakref.WeakKeyDictionary[nn.Module, Name] = weakref.WeakKeyDictionary()
 
     def of(self, module: nn.Module, inside: nn.Module | None) -> Name:
-        """Return the name of a module that is called by ``inside``, or by the script."""
+        """Return the name of a module that is called by the module ``inside``, or by the script if that is None."""
         found = self._names.get(module)
         if found is not None:
             return found
         if inside is None:
             self.roots.append(weakref.ref(module))
             self._add(module, len(self.roots) - 1)
-        else:  # it was added after the first call, or is not registered as a child
+        else:  # the module was added after the first call, or is not registered as a child
             parent = self._names[inside]
             root = self.roots[parent.root]()
             if root is not None:
@@ -52,7 +52,7 @@ class ModuleNames:
             yield each, self._names.get(each) or Name(root, "")
 
     def tensors(self, root: int) -> Iterator[tuple[nn.Module, str, str, torch.Tensor, bool]]:
-        """Yield (module, own name, full name, tensor, is a parameter) once for each parameter and buffer of a root."""
+        """Yield (module, local name, full name, tensor, is a parameter) for each parameter and buffer in a root."""
         seen: set[int] = set()
         for module, name in self.modules(root):
             for is_parameter, tensors in ((True, module._parameters), (False, module._buffers)):

@@ -1,10 +1,10 @@
-"""Dumps of msprobe, Ascend's precision tool: read as recordings, and written from them.
+"""Reads and writes dumps of msprobe, Ascend's precision tool, as recordings.
 
-The form, as mindstudio-probe 26.2.0 writes it: DIR/step<k>/rank<r> with dump.json, construct.json and stack.json; k
+Format of mindstudio-probe 26.2.0: DIR/step<k>/rank<r> with dump.json, construct.json and stack.json; k
 counts from 0, and one process without a rank is proc<pid>. dump.json maps "Module.<path>.<class>.forward.<call>",
 ".backward.<call>" and ".parameters_grad.<call>" to tensors with Max, Min, Mean and Norm. Of a backward pass, "input" is
 the gradient of the module's output and "output" that of its input. Entries of functions ("Functional...", "Tensor...")
-have no counterpart in a recording. There is no sketch, so permuted tensors and changed signs may go unnoticed.
+have no counterpart in a recording. A dump has no sketches, so permuted tensors and changed signs may go unnoticed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_any(folder: Path) -> dict[int, Recording]:
     """Read a recording, or an msprobe dump.
 
     Raises:
-        AlignmentError: it is neither, or damaged.
+        AlignmentError: the folder is neither, or is damaged.
     """
     if any(folder.glob("step*/*/dump.json")):
         return read(folder)
@@ -41,10 +41,10 @@ def read_any(folder: Path) -> dict[int, Recording]:
 
 
 def read(folder: Path) -> dict[int, Recording]:
-    """Read an msprobe dump of level L0 or mix as a recording; its step 0 is step 1.
+    """Read an msprobe dump of level L0 or mix as a recording. Its step 0 becomes step 1.
 
     Raises:
-        AlignmentError: it is damaged, or has no modules.
+        AlignmentError: the dump is damaged, or has no modules.
     """
     found: dict[int, Recording] = {}
     for path in sorted(folder.glob("step*/*/dump.json")):
@@ -70,7 +70,7 @@ def read(folder: Path) -> dict[int, Recording]:
 
 
 class _Step:
-    """One dump.json as the record of a step: forward passes first, so that rows are in the order of time."""
+    """One dump.json as the record of a step. Forward passes come first, so that rows are in the order of time."""
 
     def __init__(self, number: int, path: Path, data: dict[str, Any], parents: dict[str, Any]) -> None:
         import numpy as np
@@ -137,7 +137,7 @@ class _Step:
         is_float = tensor.get("Norm") is not None
         numbers[NANS] = sum(math.isnan(each) for each in statistics) if is_float else 0
         numbers[LARGES] = sum(math.isinf(each) for each in statistics)
-        numbers[NORM] = norm  # integers have none there
+        numbers[NORM] = norm  # msprobe writes no norm of integers
         numbers[SUM] = mean * math.prod(tensor["shape"])
         numbers[MIN], numbers[MAX] = low, high
         self._rows.append(numbers)
@@ -186,7 +186,7 @@ def write(ranks: dict[int, Recording], folder: Path) -> int:
 
 
 def _dump(ranks: Recording, record: StepRecord) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return dump.json's data and construct.json; a root has no name in msprobe, and is left out there too."""
+    """Return the data of dump.json, and construct.json. Roots are left out, because msprobe does not name them."""
     forward: dict[str, Any] = {}
     backward: dict[str, Any] = {}
     parents: dict[str, Any] = {}
@@ -218,7 +218,7 @@ def _dump(ranks: Recording, record: StepRecord) -> tuple[dict[str, Any], dict[st
             "parameters": parameters,
         }
         if any(one.get("gradient") is not None for one in line["outputs"]):
-            # Ours is the gradient of the input tensor, summed over all its uses; msprobe's is this module's share.
+            # A recording sums the gradient of the input tensor over all its uses; msprobe has this module's share.
             backward[f"{name}backward.{line['call']}"] = {
                 "input": [_statistics(record, one, "gradient") for one in line["outputs"] if "row" in one],
                 "output": [None for one in line["inputs"] if "row" in one],

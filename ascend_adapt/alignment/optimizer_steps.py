@@ -19,7 +19,7 @@ from ascend_adapt.alignment.updates import Update
 
 @dataclass
 class _Pending:
-    """A step of an optimizer that has begun; ``line`` is None inside another step of the same optimizer."""
+    """An optimizer step in progress; ``line`` is None for a step nested in another step of the same optimizer."""
 
     optimizer: object
     line: dict[str, Any] | None = None
@@ -42,8 +42,8 @@ class OptimizerSteps:
         groups: list[dict[str, Any]],
         updates: Callable[[], list[Update]],
     ) -> None:
-        """Record gradients, and weights before the step; arguments as for updates.StepRecorder."""
-        if any(one.optimizer is optimizer for one in self._pending):  # its step calls that of its base class
+        """Record gradients, and weights before the step. The arguments are those of updates.StepRecorder."""
+        if any(one.optimizer is optimizer for one in self._pending):  # its step() calls the step() of its base class
             self._pending.append(_Pending(optimizer))
             return
         number = self._numbers.setdefault(optimizer, len(self._numbers))
@@ -62,7 +62,7 @@ class OptimizerSteps:
         self._pending.append(pending)
 
     def end(self, step: RecordedStep | None, optimizer: object) -> bool:
-        """Record weights and state after the step; return False for a step nested in one of the same optimizer."""
+        """Record weights and state after the step; return False if it was nested in a step of the same optimizer."""
         pending = self._pending.pop() if self._pending and self._pending[-1].optimizer is optimizer else None
         if pending is None:
             return True
@@ -81,7 +81,7 @@ class OptimizerSteps:
         return True
 
     def updates_of_torch(self, optimizer: torch.optim.Optimizer) -> list[Update]:
-        """Return the parameters of an optimizer of torch, with their names in the model."""
+        """Return the parameters of a torch.optim.Optimizer, with their names in the model."""
         names = {id(tensor): full for full, (_, tensor, _) in self._parameters().items()}
         found = []
         for number, group in enumerate(optimizer.param_groups):

@@ -1,4 +1,4 @@
-"""Digests of the states of the random number generators, to compare two runs before they draw random numbers."""
+"""Digests of random number generator states, by which runs are compared before they draw random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of two runs that are compared: one rank with one rank, or with the shards of a tensor-parallel group."""
+"""Pairs of ranks to compare: one rank with one rank, or with the shards of a tensor-parallel group."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ascend_adapt.errors import AlignmentError
 
 @dataclass
 class RankGroup:
-    """One rank, or tensor-parallel group, of both runs, and the differences after its earlier steps."""
+    """The same rank or tensor-parallel group in both runs, and its differences after earlier steps."""
 
     rank: int
     ours: list[Recording]
     theirs: list[Recording]
     after: dict[WeightKey, float] | None = None
-    """The difference of each weight after the step before this one; None if that step was not compared."""
+    """The difference of each weight after the previous step, or None if that step was not compared."""
     states: dict[tuple[Any, ...], float] = field(default_factory=dict)
     """The difference of each optimizer state, and of each weight, after its last update."""
 
@@ -28,7 +28,7 @@ class RankGroup:
         """Return the steps that all ranks recorded.
 
         Raises:
-            AlignmentError: there are none.
+            AlignmentError: the ranks recorded no step in common.
         """
         steps = sorted(set.intersection(*(set(each.steps) for each in (*self.ours, *self.theirs))))
         if not steps:

@@ -1,4 +1,4 @@
-"""One step during recording: its lines, and the digests of its tensors in the order of time."""
+"""A step that is being recorded: its lines, and the digests of its tensors in the order of time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascend_adapt.alignment.shards import Shard
 
 @dataclass
 class RecordedTensor:
-    """One version of a tensor and, once it has arrived, its gradient: their rows in the step's array."""
+    """Rows of one version of a tensor, and of its gradient, in the step's array; None before the gradient exists."""
 
     row: int
     dtype: str
@@ -31,19 +31,19 @@ class RecordedTensor:
     gradient_shard: Shard | None = None
 
     def entry(self) -> dict[str, Any]:
-        """Return the tensor's entry in a line, without its gradient."""
+        """Return the tensor's part of its entry in a line, without its gradient."""
         entry: dict[str, Any] = {"row": self.row, "dtype": self.dtype, "shape": self.shape}
         return entry | ({"shard": _as_list(self.shard)} if self.shard is not None else {})
 
     def gradient_entry(self) -> dict[str, Any]:
-        """Return the gradient's part of an entry, after the end of the step."""
+        """Return the gradient's part of the entry, at the end of the step."""
         entry: dict[str, Any] = {"gradient": self.gradient}
         return entry | ({"gradient_shard": _as_list(self.gradient_shard)} if self.gradient_shard is not None else {})
 
 
 @dataclass
 class RecordedStep:
-    """The data gathered during one step; rows are numbered in the order of time."""
+    """The data recorded during one step. Rows are numbered in the order of time."""
 
     number: int
     folder: Path
@@ -59,13 +59,13 @@ class RecordedStep:
     _awaited: list[tuple[dict[str, Any], RecordedTensor]] = field(default_factory=list)
 
     def add(self, kind: str, **line: Any) -> None:
-        """Add a line."""
+        """Add a line to the record of this step."""
         self.lines.append({"kind": kind, "step": self.number, **line})
 
     def known(self, tensor: torch.Tensor, shard: Shard | None) -> RecordedTensor | None:
-        """Return this version of a tensor, if it was digested in this step as this shard.
+        """Return the record of this version of a tensor, or None if it was not yet digested as this shard.
 
-        The module that produces it may not know its shard, while its consumer does: None matches any shard.
+        A ``shard`` of None matches any, because a tensor's producer may not know the shard that its consumer knows.
         """
         seen = self._known.get(id(tensor))
         if seen is None or seen[0]() is not tensor or seen[1] != _version(tensor):
@@ -82,7 +82,7 @@ class RecordedStep:
     def entry(self, tensor: torch.Tensor, shard: Shard | None, once: bool = False) -> dict[str, Any]:
         """Return the entry of a tensor without its gradient.
 
-        ``once``: digest each version once. Optimizers and DeepSpeed change tensors without a new version.
+        With ``once``, each version is digested once. Optimizers and DeepSpeed change tensors without a new version.
         """
         return ((self.known(tensor, shard) if once else None) or self.record(tensor, shard)).entry()
 
@@ -91,7 +91,7 @@ class RecordedStep:
         self._awaited.append((entry, recorded))
 
     def row_of(self, tensor: torch.Tensor, shard: Shard | None) -> int:
-        """Digest a tensor and return its row."""
+        """Digest a tensor and return the row of its digest."""
         local: Any = getattr(tensor, "to_local", None)
         with torch.no_grad():
             here = local() if local is not None else tensor
@@ -100,10 +100,10 @@ class RecordedStep:
         return self._digests.add(here, shard)
 
     def write(self, writer: Writer, is_complete: bool) -> None:
-        """End the step and write it.
+        """End the step and write its record.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the step cannot be written.
         """
         self.is_open = False
         for hook in self.hooked.values():

@@ -1,7 +1,7 @@
-"""Records the steps of a training process by hooks: global hooks on modules and optimizers, others on their tensors.
+"""Records the steps of a training process by hooks: global hooks on modules and optimizers, and hooks on tensors.
 
-Nothing in the program is replaced, and outside the recorded steps only the optimizer's hook remains. A step is
-everything from the first call of a module with gradients up to the next such call after an optimizer has stepped.
+No object of the program is replaced, and outside the recorded steps only the optimizer's hook is installed. A step
+begins with a call of a module with gradients enabled, and ends at the next such call after an optimizer has stepped.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Recorder:
     """Records the selected steps of this process until ``close``.
 
     Args:
-        folder: the recording; this rank's files are in the folder rank-N there.
+        folder: the recording; this rank writes into its subfolder rank-N.
         steps: numbers of optimizer steps, from 1.
         ranks: the ranks that are recorded.
         keep_inputs: names of modules whose inputs and state are saved for a replay.
-        report: prints why this process cannot be recorded; the training continues.
+        report: prints why this process cannot be recorded, in which case the training continues.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Recorder:
         is_outermost = not self._calls.stack
         if is_outermost and self._stepped and torch.is_grad_enabled() and not in_backward():
             self._next_step()
-        if not self._on_modules:  # the step that begins is not recorded, and the hooks were removed
+        if not self._on_modules:  # the new step is not recorded, so the hooks have been removed
             return
         if is_outermost and self._step is None and self._number in self._steps and torch.is_grad_enabled():
             self._begin_step(module)
@@ -171,7 +171,7 @@ class Recorder:
     def optimizer_step(
         self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
     ) -> Iterator[None]:
-        """Record the step of an optimizer that is not a torch.optim.Optimizer (updates.StepRecorder)."""
+        """Record the step of an optimizer that is not a torch.optim.Optimizer; implements updates.StepRecorder."""
         self._begin_update(optimizer, kind, groups, updates)
         yield
         self._end_update(optimizer)
@@ -193,7 +193,9 @@ class Recorder:
     def _end_update(self, optimizer: object) -> None:
         if os.getpid() != self._pid or not self._optimizers.end(self._step, optimizer):
             return
-        if self._step is None and id(optimizer) in self._stepped:  # an unrecorded step ended with its first one
+        if (
+            self._step is None and id(optimizer) in self._stepped
+        ):  # without recording, a step ends when an optimizer steps for the second time
             self._number += 1
             self._stepped.clear()
         self._stepped.add(id(optimizer))

@@ -34,10 +34,10 @@ def rank_folders(folder: Path) -> dict[int, Path]:
 
 
 class Writer:
-    """Writes the recording of one rank; each step is on disk when ``write`` returns.
+    """Writes the recording of one rank. ``write`` returns when the step is on disk.
 
     Raises:
-        AlignmentError: a running process records this rank there.
+        AlignmentError: another running process records the same rank into this folder.
     """
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def read(folder: Path) -> dict[int, Recording]:
     """Read the recordings of all ranks.
 
     Raises:
-        AlignmentError: there are none, or a file is damaged.
+        AlignmentError: the folder has no recording, or a file is damaged.
     """
     folders = rank_folders(folder)
     if not folders:
@@ -135,7 +135,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         return
     with path.open() as file:
         for line in file:
-            if line.endswith("\n"):  # the last one may be cut, if the process was killed
+            if line.endswith("\n"):  # the last line may be truncated, if the process was killed
                 yield json.loads(line)
 
 
@@ -168,7 +168,7 @@ def refuse_existing(folder: Path) -> None:
     """Check that a folder has no recording yet.
 
     Raises:
-        AlignmentError: it has one, or it is a file.
+        AlignmentError: the folder has a recording, or is a file.
     """
     if rank_folders(folder) or (folder.exists() and not folder.is_dir()):
         kind = "a recording is already there" if folder.is_dir() else "is a file"

@@ -16,7 +16,7 @@ _LONGEST = 200
 
 
 def rank(environ: Mapping[str, str]) -> int:
-    """Return this process's rank: of its process group, else of its environment, else 0."""
+    """Return this process's rank in its process group, else the rank in its environment, else 0."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         own: int = torch.distributed.get_rank()
         return own
@@ -25,7 +25,7 @@ def rank(environ: Mapping[str, str]) -> int:
 
 
 def facts(rank: int, device: torch.device, modules: list[nn.Module]) -> dict[str, Any]:
-    """Return the facts that are recorded once for a rank."""
+    """Return the facts that are recorded once per rank."""
     native = [each.tp for each in modules if hasattr(getattr(each, "tp", None), "size")]
     tp = (native[0].rank, native[0].size) if native else shards.tensor_ranks()
     compiled = [type(each).__name__ for each in modules if _is_compiled(each)]
@@ -47,7 +47,7 @@ def settings_of(module: nn.Module) -> str:
     """Return the settings in a module's repr, such as sizes, epsilons and probabilities."""
     try:
         return f"{module.extra_repr()[:_LONGEST]}{'' if module.training else ' (eval mode)'}".strip()
-    except Exception as error:  # a method of the program, which otherwise only printing calls
+    except Exception as error:  # extra_repr is code of the program, which usually runs only when the module is printed
         return f"extra_repr: {type(error).__name__}"
 
 
@@ -70,7 +70,7 @@ def _matmul_precision(device: torch.device) -> str:
         return "tf32"
     npu: Any = getattr(torch, "npu", None)
     if device.type == "npu" and getattr(getattr(npu, "matmul", None), "allow_hf32", False):
-        return "tf32"  # HF32 keeps as many bits
+        return "tf32"  # HF32 has as many mantissa bits
     return "float32"
 
 

@@ -10,7 +10,7 @@ from ascend_adapt.errors import SettingsError
 
 @dataclass(frozen=True)
 class Selection:
-    """Ranges of integers, both ends included; no ranges select everything."""
+    """Ranges of integers, both ends included. Without ranges, every integer is selected."""
 
     ranges: tuple[tuple[int, int], ...] = ()
 

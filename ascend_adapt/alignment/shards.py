@@ -1,6 +1,6 @@
-"""The axis of a tensor that is sharded over tensor-parallel ranks, as declared by modules.
+"""Tensor-parallel shards: the axis along which a tensor is sharded, as its module declares it.
 
-Read from the native trainer's layouts, and from the attributes that Megatron-LM and its descendants set.
+The declarations are the native trainer's layouts, and the attributes that Megatron-LM and its descendants set.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PARALLEL_STATES = (
 
 @dataclass(frozen=True)
 class Shard:
-    """A rank's shard of a tensor: along ``axis``, or, if that is None, one of the terms whose sum is the tensor.
+    """A rank's shard of a tensor, along ``axis``. If ``axis`` is None, the shards are terms whose sum is the tensor.
 
-    With a stride the tensor concatenates ``stride`` tensors (gate and up of a gated layer), and the rank has its shard
-    of each.
+    With a stride, the tensor is a concatenation of ``stride`` tensors, such as gate and up of a gated layer, and the
+    rank has its shard of each.
     """
 
     axis: int | None
@@ -35,7 +35,7 @@ class Shard:
     stride: int = 1
 
     def pieces(self, tensor: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
-        """Return the pieces that are contiguous in the full tensor, each with the index of its first element there."""
+        """Return the pieces that are contiguous in the full tensor, each with the index of its first element in it."""
         if self.axis is None:
             return [(tensor, 0)]
         pieces = tensor.chunk(self.stride, self.axis)
@@ -52,7 +52,7 @@ def tensor_ranks() -> tuple[int, int] | None:
 
 
 def of_parameter(module: nn.Module, name: str, parameter: torch.Tensor) -> Shard | None:
-    """Return the shard that a parameter is; None if it is complete or unknown."""
+    """Return the shard of a parameter; None if the parameter is complete, or the shard unknown."""
     tp = _tensor_parallel(module)
     layouts: Any = getattr(module, "layouts", {})
     if tp is not None and name in layouts and layouts[name].cut is not None:
@@ -61,7 +61,7 @@ def of_parameter(module: nn.Module, name: str, parameter: torch.Tensor) -> Shard
 
 
 def of_megatron(parameter: torch.Tensor, tp: tuple[int, int] | None = None) -> Shard | None:
-    """Return the shard that Megatron's attributes of a parameter, or of its master weight, declare."""
+    """Return the shard that Megatron's attributes declare for a parameter or its master weight."""
     tp = tp or tensor_ranks()
     axis = getattr(parameter, "partition_dim", -1) if getattr(parameter, "tensor_model_parallel", False) else -1
     # The distributed optimizer's flat part of a weight has the attributes of the weight.
@@ -70,9 +70,10 @@ def of_megatron(parameter: torch.Tensor, tp: tuple[int, int] | None = None) -> S
 
 
 def of_parameter_gradient(module: nn.Module, name: str, parameter: torch.Tensor) -> Shard | None:
-    """Return the shard that a backward pass computes of a parameter's gradient.
+    """Return the shard of a parameter's gradient that a backward pass computes.
 
-    With sequence parallelism each rank has the term of its positions, which Megatron sums before the optimizer step.
+    With sequence parallelism, each rank computes the term of its positions. Megatron sums these before the optimizer
+    step.
     """
     tp = _tensor_parallel(module)
     if tp is not None and getattr(parameter, "sequence_parallel", False):
@@ -81,7 +82,7 @@ def of_parameter_gradient(module: nn.Module, name: str, parameter: torch.Tensor)
 
 
 def of_output(module: nn.Module) -> Shard | None:
-    """Return the shard that the first output of a module is."""
+    """Return the shard of a module's first output."""
     tp = _tensor_parallel(module)
     if tp is None:
         return None
@@ -92,7 +93,7 @@ def of_output(module: nn.Module) -> Shard | None:
 
 
 def of_input(module: nn.Module) -> Shard | None:
-    """Return the shard that the first input of a module is."""
+    """Return the shard of a module's first input."""
     tp = _tensor_parallel(module)
     if tp is None:
         return None
@@ -103,9 +104,9 @@ def of_input(module: nn.Module) -> Shard | None:
 
 
 def of_input_gradient(module: nn.Module) -> Shard | None:
-    """Return the shard that the gradient of the first input is.
+    """Return the shard of the gradient of a module's first input.
 
-    In the native trainer it is a term of a sum, unless the module itself enters the tensor-parallel region.
+    In the native trainer this gradient is a term of a sum, unless the module itself enters the tensor-parallel region.
     """
     tp, home = _tensor_parallel(module), type(module).__module__
     names = ("ColumnParallelLinear", "Attention", "MLP")
@@ -115,7 +116,8 @@ def of_input_gradient(module: nn.Module) -> Shard | None:
 
 
 def _is(module: nn.Module, layer: str) -> bool:
-    """Return whether a module is such a layer, including Transformer Engine's (TELayerNormColumnParallelLinear)."""
+    """Return whether a module's class is ``name`` or a variant of it, such as Transformer Engine's
+    TELayerNormColumnParallelLinear."""
     return type(module).__name__.endswith(layer)
 
 

@@ -69,20 +69,20 @@ def _grouped(each: list[dict[Any, dict[str, Any]]]) -> dict[Any, list[dict[str, 
 
 @dataclass
 class Limits:
-    """Terms of the error bound of a call and its nested calls: the lengths of their sums, and their dtypes."""
+    """Inputs of the error bound of a call and its nested calls: the lengths of their sums, and their dtypes."""
 
     terms: int = 0
     calls: int = 0
     dtypes: set[str] = field(default_factory=set)
 
     def allowed(self, compute: float) -> float:
-        """Return the relative difference that this much computation may cause."""
+        """Return the largest relative difference that this computation may cause."""
         storage = bounds.unit_roundoff(self.dtypes)
         return bounds.allowed(self.terms, bounds.OPERATIONS_A_CALL * max(1, self.calls), storage, compute)
 
 
 class Pair:
-    """The same step of two runs. Differences are relative to the larger norm."""
+    """The same step of two runs; differences are relative to the larger norm."""
 
     def __init__(self, a: StepView, b: StepView, compute: float, same_layout: bool, same_form: bool) -> None:
         self.a, self.b, self.compute, self._same_layout, self._same_form = a, b, compute, same_layout, same_form
@@ -97,7 +97,7 @@ class Pair:
     def inside(self, key: Key | None) -> list[Key]:
         """Return the calls that both runs made inside this one, in the order of their start.
 
-        A module that only one run has, such as a wrapper, is replaced by those inside it.
+        A call that only one run made, such as that of a wrapper, is replaced by the calls inside it.
         """
         found: list[Key] = []
         for each in self.a.inside.get(None if key is None else self.a.calls[key][0]["id"], ()):
@@ -113,7 +113,7 @@ class Pair:
             of: "row" for the tensors, "gradient" for their gradients.
         """
         if part == "inputs" and of == "gradient" and not self._same_form:
-            return {}  # msprobe has this call's share, ours the sum over all uses of the tensor
+            return {}  # msprobe records this call's share, our recordings the sum over all uses of the tensor
         if (key, part, of) not in self._errors:
             mine, theirs = self.a.tensors(key, part), self.b.tensors(key, part)
             found = {path: self._error(key, path, mine[path], theirs[path], of) for path in mine if path in theirs}
@@ -121,11 +121,11 @@ class Pair:
         return self._errors[key, part, of]
 
     def worst(self, key: Key, part: str, of: str = "row") -> float:
-        """Return the largest difference among a call's floating-point inputs or outputs, 0 if there are none."""
+        """Return the largest difference among a call's floating-point inputs or outputs, or 0 without such tensors."""
         return max(self.errors(key, part, of).values(), default=0.0)
 
     def scalars(self, key: Key) -> list[str]:
-        """Return the arguments that are not tensors and differ."""
+        """Return the arguments that differ and are not tensors."""
         if not self.has(key):
             return []
         mine, theirs = self.a.tensors(key, "inputs"), self.b.tensors(key, "inputs")
@@ -147,11 +147,11 @@ class Pair:
         return self.compared(one, other, f"{key[1]} {path}")
 
     def compared(self, one: Value | None, other: Value | None, what: str) -> float | None:
-        """Return the difference of two tensors, None if their layouts cannot be joined."""
+        """Return the difference of two tensors, or None if their shards cannot be joined."""
         if one is None or other is None:
             return None
         if one.shape != other.shape:
-            # A module keeps no elements of a parameter that ZeRO-3 has partitioned.
+            # A parameter that ZeRO-3 has partitioned has no elements in its module.
             if self._same_layout and one.count and other.count:
                 return math.inf
             self.uncompared.add(what)
@@ -172,12 +172,12 @@ class Pair:
 
     @cached_property
     def weights_together(self) -> float:
-        """The difference of all weights, as one vector."""
+        """The difference of all weights, compared as one vector."""
         return self._together({key: (self.a.weights[key], self.b.weights[key]) for key in self.weight_errors})
 
     @cached_property
     def gradients_together(self) -> float:
-        """The difference of the gradients that the backward passes computed, as one vector."""
+        """The difference of all gradients that the backward passes computed, compared as one vector."""
         keys = self.a.gradients.keys() & self.b.gradients.keys()
         return self._together({key: (self.a.gradients[key], self.b.gradients[key]) for key in keys})
 
@@ -191,7 +191,7 @@ class Pair:
         return math.sqrt(apart / size) if size else 0.0
 
     def of_weights(self, key: Key) -> float:
-        """Return the difference of the parameters and buffers of a call's own module, taken as one vector."""
+        """Return the difference of the parameters and buffers registered on a call's module, compared as one vector."""
         names = self._own_weights.get((key[0], key[1]), ())
         return self._together({name: (self.a.weights[name], self.b.weights[name]) for name in names})
 
@@ -203,7 +203,7 @@ class Pair:
         return found
 
     def own_weights(self, key: Key) -> list[WeightKey]:
-        """Return the names of the parameters and buffers of a call's own module."""
+        """Return the names of the parameters and buffers registered on a call's module."""
         return self._own_weights.get((key[0], key[1]), [])
 
     def limits(self, key: Key) -> Limits:
@@ -219,7 +219,7 @@ class Pair:
                     if "row" in each[0] and each[0]["dtype"] in bounds.UNIT_ROUNDOFF
                 ]
                 total.dtypes |= {entry["dtype"] for entry in entries}
-                # Code between modules may sum over any axis of what it gets; one alone sums over the last.
+                # Code between modules may sum over any axis of its inputs; a layer sums over the last axis.
                 axes = 2 if inner or not self.own_weights(key) else 1
                 lengths = [length for entry in entries for length in entry["shape"][-axes:]]
                 total.terms = max(total.terms, max(lengths, default=1))
@@ -231,5 +231,5 @@ class Pair:
         return self._limits[key]
 
     def allowed(self, key: Key) -> float:
-        """Return the difference that a call may add to those of its inputs."""
+        """Return the largest difference that a call may add to the differences of its inputs."""
         return self.limits(key).allowed(self.compute)

@@ -1,4 +1,4 @@
-"""Recording of optimizers that are not a torch.optim.Optimizer."""
+"""Interface for recording optimizers that are not subclasses of torch.optim.Optimizer."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 
 @dataclass(frozen=True)
 class Update:
-    """One parameter in an optimizer's step."""
+    """Update of one parameter in an optimizer step."""
 
     name: str
     group: int
     weight: torch.Tensor
     gradient: torch.Tensor | None
     state: Callable[[], Mapping[str, Any]]
-    """Returns the parameter's state; called after the step, which may create it."""
+    """Returns the parameter's optimizer state. It is called after the step, which may create the state."""
 
 
 class StepRecorder(Protocol):
-    """Records the steps of an optimizer that is not a torch.optim.Optimizer."""
+    """Records the steps of optimizers that are not subclasses of torch.optim.Optimizer."""
 
     def optimizer_step(
         self, optimizer: object, kind: str, groups: list[dict[str, Any]], updates: Callable[[], list[Update]]
@@ -31,10 +31,10 @@ class StepRecorder(Protocol):
         """Record the optimizer step made inside this context.
 
         Args:
-            optimizer: an object that is the same in each step.
-            kind: its name.
+            optimizer: any object that identifies the optimizer, the same in each step.
+            kind: the name of the optimizer, for display.
             groups: hyperparameters of each parameter group.
-            updates: a function that returns its parameters with their names in the model.
+            updates: a function that returns the optimizer's parameters with their names in the model.
         """
 
 
@@ -42,7 +42,7 @@ _current: StepRecorder | None = None
 
 
 def current() -> StepRecorder | None:
-    """Return the recorder of this process, or None."""
+    """Return the step recorder of this process, or None."""
     return _current
 
 

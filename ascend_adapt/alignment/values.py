@@ -23,7 +23,7 @@ class Value:
 
     @property
     def norm(self) -> float:
-        """Its Euclidean norm; if not recorded, that of its sketch, or of its smallest and largest element."""
+        """The Euclidean norm. If it was not recorded, it is estimated from the sketch, or from minimum and maximum."""
         sketch = self.numbers[FIRST_BUCKET:]
         for norm in (float(self.numbers[NORM]), math.sqrt(float((sketch**2).sum()))):
             if not math.isnan(norm):
@@ -32,12 +32,12 @@ class Value:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is of a floating-point dtype."""
+        """Whether the dtype is floating-point."""
         return self.dtype.startswith(("float", "bfloat", "complex"))
 
     @property
     def count(self) -> int:
-        """Its number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def __str__(self) -> str:
@@ -49,14 +49,14 @@ class Value:
 
 
 def distance(one: Value, other: Value) -> float:
-    """Return the estimated Euclidean distance of two tensors; infinite if only one of them has NaN or Inf."""
+    """Return the estimated Euclidean distance of two tensors, which is infinite if only one has NaN or Inf."""
     import numpy as np
 
     a, b = one.numbers, other.numbers
     if a[NANS] != b[NANS] or a[LARGES] != b[LARGES]:
         return math.inf
     estimates = [
-        float(np.linalg.norm(a[FIRST_BUCKET:] - b[FIRST_BUCKET:])),  # NaN of msprobe, which keeps statistics only
+        float(np.linalg.norm(a[FIRST_BUCKET:] - b[FIRST_BUCKET:])),  # NaN for msprobe, whose dumps have statistics only
         abs(float(a[NORM] - b[NORM])),  # this and the following are lower bounds of the distance
         abs(float(a[SUM] - b[SUM])) / math.sqrt(max(1, one.count)),
         abs(float(a[MIN] - b[MIN])),
@@ -66,7 +66,7 @@ def distance(one: Value, other: Value) -> float:
 
 
 def error(one: Value | None, other: Value | None) -> float:
-    """Return the distance relative to the larger norm; 0 for two zeros, or if a side is missing."""
+    """Return the distance relative to the larger norm: 0 if both tensors are zero, or one is missing."""
     if one is None or other is None:
         return 0.0
     size = max(one.norm, other.norm)
@@ -83,7 +83,7 @@ def factor(one: Value, other: Value) -> tuple[float, float]:
 
 
 def value_of(entries: list[dict[str, Any]], digests: list[np.ndarray], key: str = "row") -> Value | None:
-    """Return the tensor, or with "gradient" its gradient, that a group of tensor-parallel ranks recorded.
+    """Return the tensor, or with ``of="gradient"`` its gradient, that a group of tensor-parallel ranks recorded.
 
     Args:
         entries: the entry of each rank.
@@ -103,7 +103,7 @@ def value_of(entries: list[dict[str, Any]], digests: list[np.ndarray], key: str 
         numbers = np.sum(each, axis=0)
         numbers[MIN], numbers[MAX] = min(one[MIN] for one in each), max(one[MAX] for one in each)
         numbers[NORM] = math.sqrt(sum(float(one[NORM]) ** 2 for one in each))
-        if shard[0] is None:  # terms of a sum: its own norm and extremes do not follow from theirs
+        if shard[0] is None:  # The norm and extremes of a sum do not follow from those of its terms.
             numbers[[NORM, MIN, MAX]] = math.nan
         else:
             shape[shard[0]] *= len(entries)

@@ -1,6 +1,7 @@
-"""`ascend-run --record`: records this process from its import of torch on.
+"""`ascend-run --record`: starts recording when this process imports torch.
 
-The rank is known when the first step begins: a program may start its ranks itself, after this process was adapted.
+The rank is read when the first step begins, because a program may start its ranks itself after this process was
+adapted.
 """
 
 from __future__ import annotations

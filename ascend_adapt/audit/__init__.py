@@ -1,1 +1,1 @@
-"""Audit of other patchers: what they change in other packages, read from their source or recorded as they run."""
+"""Audit of other patchers: finds what they change in other packages, from their source or while they run."""

@@ -1,4 +1,4 @@
-"""`ascend-adapt audit`: what another patcher changes."""
+"""`ascend-adapt audit`: reports what another patcher changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="DIR",
-        help="with --static: a source tree of its target, searched before the installed packages; repeatable",
+        help="with --static: a source tree of the patched package, searched before the installed packages; repeatable",
     )
     audit.add_argument("--all", action="store_true", help=f"every row, instead of the first {_ROWS} of each group")
     audit.add_argument("--json", action="store_true", help="print JSON")
@@ -44,7 +44,7 @@ def add_audit(commands: Any) -> argparse.ArgumentParser:
 
 
 def run(known: argparse.Namespace) -> int:
-    """Audit by running a command, or by reading a source; return the exit code."""
+    """Audit by running a command or reading a source, and return the exit code."""
     if bool(known.words) == (known.static is not None):
         raise SettingsError("COMMAND, --static: neither or both given, expected one — pass -- COMMAND, or --static DIR")
     if known.upstream and known.static is None:
@@ -85,7 +85,7 @@ def _of_source(read: Reading) -> list[tuple[str, list[str]]]:
         found = [one for one in read.judged if one.state == state]
         groups.append((title, [f"{place(one.site)}: {one.site.target}: {one.reason}" for one in found]))
     several = [f"{target}: {', '.join(map(place, sites))}" for target, sites in read.several.items()]
-    groups.append(("assigned several values; which one wins depends on import order or settings", several))
+    groups.append(("assigned several values; import order or settings determine which value remains", several))
     unknown = Counter(one.reason for one in read.judged if one.state == "unknown")
     groups.append(("not judged", [f"{count}: {reason}" for reason, count in unknown.most_common()]))
     return [*groups, ("not read", list(read.problems))]

@@ -23,7 +23,7 @@ _KEPT = re.compile(r"orig|backup|saved|_old\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Judged:
-    """A patch site with its verdict: exists, missing, added, unknown, signature differs or set to None."""
+    """A patch site and its verdict: exists, missing, added, unknown, signature differs, or set to None."""
 
     site: Site
     state: str
@@ -38,7 +38,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Reading:
-    """The judged sites of a patcher; ``several`` maps a target to the sites that give it different values."""
+    """The judged sites of a patcher. ``several`` maps a target to the sites that assign different values to it."""
 
     folder: Path
     judged: tuple[Judged, ...]
@@ -64,13 +64,15 @@ class Reading:
 
 
 def read(folder: Path, upstream: Sequence[Path]) -> Reading:
-    """Judge the patch sites of a patcher's source on ``upstream``, and on what is installed.
+    """Judge the patch sites in a patcher's source against the source trees ``upstream`` and the installed packages.
 
     Raises:
         SettingsError: a folder does not exist.
     """
     if absent := [str(one) for one in (folder, *upstream) if not one.is_dir()]:
-        raise SettingsError(f"{', '.join(absent)}: is not a folder, expected one of Python source — correct the path")
+        raise SettingsError(
+            f"{', '.join(absent)}: is not a folder, expected a folder of Python source — correct the path"
+        )
     found, problems = sites(folder)
     targets, own = Targets(upstream), Targets([folder.parent, folder])
     judged = tuple(one for site in found if not _keeps_original(one := _judge(site, targets, own)))
@@ -98,12 +100,12 @@ def _judge(site: Site, targets: Targets, own: Targets) -> Judged:
 
 
 def _keeps_original(one: Judged) -> bool:
-    """Return whether a site only keeps an original under a new name, as ``Class._original_forward``."""
+    """Return whether a site only saves an original under a new name, such as ``Class._original_forward``."""
     return one.state == ADDS and bool(_KEPT.search(one.site.target.rpartition(".")[2]))
 
 
 def _refused(site: Site, verdict: Verdict, own: Targets) -> str:
-    """Return a call that the original accepts and the replacement does not, or ""."""
+    """Return a call that the original accepts and the replacement rejects, or "" if there is no such call."""
     theirs, ours = verdict.definition, _replacement(site, own)
     if not isinstance(theirs, syntax.Definition) or ours is None or ours.decorator_list or theirs.decorator_list:
         return ""

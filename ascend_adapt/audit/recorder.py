@@ -1,8 +1,8 @@
 """Records what a package changes in other packages, inside the audited process.
 
-It needs Python 3.8 and its standard library only: the audited command may use another interpreter. Assignments to
-modules are seen as they happen. Assignments to classes cannot be intercepted; they are found at the end, by comparing
-each class with a copy of its attributes from its import.
+This module needs only Python 3.8 and its standard library, because the audited command may use another interpreter.
+Assignments to modules are seen as they happen. Assignments to classes cannot be intercepted; they are found at the end,
+by comparing each class with a copy of its attributes from its import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _ABSENT = object()
-# Modules that assign on behalf of others.
+# Modules that assign attributes on behalf of other modules.
 _HELPERS = ("wrapt", "unittest", "functools", "contextlib", "pluggy", "importlib", "_pytest", "typing")
 _IGNORED = ("__doc__", "__dict__", "__weakref__", "__abstractmethods__", "_abc_impl", "__annotations__", "__module__")
 _PYTHONS_OWN = ("distutils", "_distutils_hack", "site")
@@ -28,10 +28,10 @@ _STDLIB = frozenset(getattr(sys, "stdlib_module_names", ()) or sys.builtin_modul
 
 
 class Recorder:
-    """Changes in this process."""
+    """Records the changes that packages make to each other in this process."""
 
     def __init__(self) -> None:
-        # Holds the originals too: while they live, their ids are not reused.
+        # The list keeps the originals alive, so that their ids are not reused.
         self._changes: list[tuple[dict[str, Any], Any]] = []
         self._classes: dict[type, dict[str, Any]] = {}
         self._watched: dict[str, type] = {}
@@ -53,10 +53,10 @@ class Recorder:
                 recorder.add(name, attribute, old, value, sys._getframe(1))
 
         try:
-            # Not by assignment: some modules define __setattr__.
+            # A plain assignment would call the __setattr__ that some modules define.
             ModuleType.__setattr__(module, "__class__", type(base.__name__, (base,), {"__setattr__": assign}))
         except TypeError:
-            return  # a module object of another type: its classes are still compared
+            return  # the module object has another type; its classes are still compared
         self._watched[name] = base
 
     def add(self, module: str, attribute: str, old: Any, new: Any, frame: FrameType | None) -> None:
@@ -94,7 +94,7 @@ class Recorder:
             old, new = before.get(attribute, _ABSENT), now.get(attribute)
             if old is new or attribute in _IGNORED or not (callable(_plain(new)) or callable(_plain(old))):
                 continue
-            # None does not show which package assigned it.
+            # A value of None does not show which package assigned it.
             writer, place = ("unknown", "") if attribute in now and new is None else _origin(new)
             if writer and _root(writer) != _root(cls.__module__):
                 self._record(f"{cls.__module__}.{cls.__qualname__}.{attribute}", old, new, writer, place)
@@ -110,7 +110,7 @@ class Recorder:
         for name, module in list(sys.modules.items()):
             names = _names(module)
             if not str(names.get("__file__")).endswith(".py") or _is_ours(name):
-                continue  # a compiled module holds its own functions
+                continue  # a compiled module refers to its own functions
             for attribute, value in list(names.items()):
                 target, writer = originals.get(id(value), ("", ""))
                 held = f"{name}.{attribute}"
@@ -120,7 +120,7 @@ class Recorder:
 
 
 def _names(module: Any) -> dict[str, Any]:
-    """Return the attributes of a module without attribute access, which would trigger lazy imports."""
+    """Return the attributes of a module without getattr, which could trigger lazy imports."""
     return object.__getattribute__(module, "__dict__") if issubclass(type(module), ModuleType) else {}
 
 
@@ -129,14 +129,14 @@ def _plain(value: Any) -> Any:
 
 
 def _origin(value: Any) -> tuple[str, str]:
-    """Return the module and location of a value's code."""
+    """Return the module that defines a value's code, and its location."""
     value = _plain(value)
     while isinstance(value, FunctionType) and isinstance(inner := value.__dict__.get("__wrapped__"), FunctionType):
         if value.__code__.co_filename != inner.__code__.co_filename:
             break
         value = inner
     if isinstance(value, FunctionType):
-        # functools.wraps copies __module__ of the original, the globals are the wrapper's own.
+        # functools.wraps copies the original's __module__, but the globals belong to the wrapper.
         return value.__globals__.get("__name__", ""), f"{value.__code__.co_filename}:{value.__code__.co_firstlineno}"
     return getattr(value, "__module__", None) or "", ""
 
@@ -152,7 +152,7 @@ def _described(value: Any) -> str:
 
 
 def _fake_modules() -> list[str]:
-    """Return modules in sys.modules without a loader, with which patchers replace missing modules."""
+    """Return the modules in sys.modules that have no loader. Patchers create such modules in place of missing ones."""
     found = []
     for name, module in list(sys.modules.items()):
         names = _names(module)
@@ -200,7 +200,7 @@ class _Finder:
 
 
 class _Loader:
-    """Loader that passes the module to the recorder after execution; it removes itself from the module first."""
+    """Loader that executes a module, removes itself from it, and passes it to the recorder."""
 
     def __init__(self, loader: Any, recorder: Recorder) -> None:
         self._loader, self._recorder = loader, recorder
@@ -220,13 +220,13 @@ class _Loader:
 
 
 def begin(folder: str) -> None:
-    """Record in this process, and write the result into ``folder`` when it ends."""
+    """Start recording in this process; at its end, write the recorded changes into ``folder``."""
     recorder, pid = Recorder(), os.getpid()
     sys.meta_path.insert(0, _Finder(recorder))
 
     def write() -> None:
         if os.getpid() != pid:
-            return  # a forked child; its parent writes
+            return  # a forked child; only its parent writes
         path = os.path.join(folder, f"{pid}.json")
         with open(f"{path}.part", "w", encoding="utf-8") as file:
             json.dump(recorder.finish(), file)

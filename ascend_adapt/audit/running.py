@@ -1,4 +1,4 @@
-"""Dynamic audit: runs a command and collects what each package changed in others, in all its processes."""
+"""Dynamic audit: runs a command, and collects what each package changes in other packages, in all processes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Change:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """The package that assigns, and the one it assigns to."""
+        """The package that assigns, and the package that it changes."""
         return self.by.partition(".")[0], self.target.partition(".")[0]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The changes that the processes of a command made; the same change in several of them counts once."""
+    """The changes that the processes of a command made. A change in several processes counts once."""
 
     command: tuple[str, ...]
     exit_code: int
@@ -47,7 +47,7 @@ class Seen:
 
     @property
     def several(self) -> dict[str, tuple[Change, ...]]:
-        """Targets that were assigned more than once, to different values."""
+        """Targets to which several different values were assigned."""
         by_target: dict[str, list[Change]] = defaultdict(list)
         for change in self.changes:
             if change.kind != "setting":
@@ -68,7 +68,7 @@ class Seen:
 
 
 def run(command: Sequence[str], environ: Mapping[str, str]) -> Seen:
-    """Run a command with the recorder in each of its Python processes; its output goes to standard error.
+    """Run a command with the recorder in each of its Python processes. The command's output goes to standard error.
 
     Raises:
         AdaptError: the command cannot be started, or no Python process ended normally.
@@ -79,12 +79,12 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> Seen:
         try:
             code = interruption.run(command, env=variables, stdout=2)
         except OSError as error:
-            raise AdaptError(f"{command[0]}: {error.strerror}, expected a command — give one after --") from error
+            raise AdaptError(f"{command[0]}: {error.strerror}, expected a command — give a command after --") from error
         written = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(Path(folder).glob("*.json"))]
     if not written:
         raise AdaptError(
-            f"{' '.join(command)}: no Python process of it ended normally (exit code {code}), expected one "
-            "that imports the patcher and ends — run python -c 'import PATCHER'"
+            f"{' '.join(command)}: no Python process ended normally (exit code {code}), expected a process that "
+            "imports the patcher and ends — run python -c 'import PATCHER'"
         )
     changes = dict.fromkeys(Change(**one) for each in written for one in each["changes"])
     stale = dict.fromkeys((one["alias"], one["of"]) for each in written for one in each["stale"])

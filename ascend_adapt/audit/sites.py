@@ -18,9 +18,9 @@ _REGISTERS = re.compile(r"patch|replace_func|register_func", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Site:
-    """One patch in a source: the dotted target, the replacement as written, and where.
+    """One patch in a source: the dotted target, the replacement as written, and its place.
 
-    ``is_named`` if the target is a string that a function of the patcher resolves, not an assignment.
+    ``is_named``: the target is not an assignment but a string that a function of the patcher resolves.
     """
 
     target: str
@@ -36,12 +36,12 @@ class Site:
 
     @property
     def is_wrapper(self) -> bool:
-        """Whether the replacement wraps the original, judging by the patchers' common naming."""
+        """Whether the replacement wraps the original, judged by the names that patchers usually give to wrappers."""
         return self.replacement.rpartition(".")[2].endswith(("wrapper", "decorator", "Wrapper", "Decorator"))
 
 
 def sites(folder: Path) -> tuple[list[Site], list[str]]:
-    """Return the patch sites in all Python files of a folder, and why some files could not be read."""
+    """Return the patch sites in all Python files of a folder, and the reason for each file that could not be read."""
     own = {folder.name, *(path.name for path in folder.iterdir() if path.is_dir())}
     found, problems = [], []
     for file in sorted(folder.rglob("*.py")):
@@ -88,7 +88,7 @@ def _of_call(call: ast.Call, names: dict[str, str], file: Path) -> Site | None:
 
 
 def imported(tree: ast.Module) -> dict[str, str]:
-    """Return name -> dotted path of a module's absolute imports, also of those in functions."""
+    """Return name -> dotted path for a module's absolute imports, including imports inside functions."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

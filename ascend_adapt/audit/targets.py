@@ -1,4 +1,4 @@
-"""Targets in source trees: whether a dotted path exists there, following imports and base classes."""
+"""Targets in source trees: finds out whether a dotted path exists, following imports and base classes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.judge.installation import SourceTree
 
 EXISTS, MISSING, UNKNOWN = "exists", "missing", "unknown"
-# difflib's ratio above which a name is probably the missing one, renamed.
+# difflib's ratio above which a name is probably the new name of the missing one.
 _CLOSE = 0.88
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a target exists; ``definition`` is its function or class, if the source shows one."""
+    """Whether a target exists. ``definition`` is the target's function or class, if the source shows it."""
 
     state: str
     reason: str = ""
@@ -30,7 +30,7 @@ class Verdict:
     is_method: bool = False
 
 
-# A module that may define names dynamically.
+# Signs of a module that may define names dynamically.
 _OPEN = re.compile(r"import \*|__getattr__|_LazyModule|\bglobals\(\)")
 
 
@@ -50,7 +50,7 @@ def parsed(file: Path) -> ast.Module:
 
 
 class Targets:
-    """Source trees that targets are looked up in: the given folders, then what is installed."""
+    """Source trees in which targets are looked up: the given folders, then the installed packages."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._given = [SourceTree(folder) for folder in folders]
@@ -59,7 +59,7 @@ class Targets:
     def find(self, dotted: str) -> Verdict:
         """Return whether ``package.module.Class.name`` exists."""
         if dotted not in self._known:
-            self._known[dotted] = Verdict(UNKNOWN, f"{dotted} is imported circularly")  # while it is looked up
+            self._known[dotted] = Verdict(UNKNOWN, f"{dotted} is imported circularly")  # the verdict during the lookup
             try:
                 self._known[dotted] = self._look_up(dotted)
             except PatchDrift as error:
@@ -117,7 +117,7 @@ class Targets:
         return [self.find(".".join([home, *path])) for home in homes]
 
     def _bound(self, tree: SourceTree, module: str, package: str, node: ast.stmt, path: Sequence[str]) -> Verdict:
-        """Return the verdict for what one statement binds to ``path[0]``."""
+        """Return the verdict on the object that one statement binds to ``path[0]``."""
         rest = list(path[1:])
         if isinstance(node, ast.ImportFrom):
             name = next(alias.name for alias in node.names if (alias.asname or alias.name) == path[0])
@@ -158,19 +158,19 @@ class Targets:
 
 
 def _surest(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the most certain verdict: exists, else unknown, else missing."""
+    """Return the verdict with the highest priority: exists, then unknown, then missing."""
     return min(verdicts, key=lambda one: (EXISTS, UNKNOWN, MISSING).index(one.state))
 
 
 def _similar(scope: ast.Module | ast.ClassDef, name: str) -> str:
-    """Return the closest existing name to a missing one, as text to append."""
+    """Return the existing name that is closest to a missing one, as text to append to a message."""
     bound = {one.lower(): one for statement in syntax.statements(scope) for one in syntax.names_bound(statement)}
     close = difflib.get_close_matches(name.lower(), bound, 1, _CLOSE)
     return f", it has {bound[close[0]]}" if close else ""
 
 
 def _is_namespace(folder: Path) -> bool:
-    """Return whether a folder is a package without ``__init__.py``; a folder of stubs for a compiled module is not."""
+    """Return whether a folder is a namespace package, not a folder of stubs for a compiled module."""
     return folder.is_dir() and not any(folder.parent.glob(f"{folder.name}.*so"))
 
 
@@ -179,7 +179,7 @@ def _bound_by(alias: ast.alias) -> str:
 
 
 def _home(node: ast.ImportFrom, package: str) -> str:
-    """Return the module that an import refers to, including a relative one in ``package``."""
+    """Return the module to which an import refers. A relative import is resolved in ``package``."""
     if not node.level:
         return str(node.module)
     parts = package.split(".")

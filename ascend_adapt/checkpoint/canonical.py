@@ -1,4 +1,4 @@
-"""The canonical state: every parameter of a model under one name and in one layout, in model order.
+"""Canonical state: every parameter of a model with a fixed name and layout, in model order.
 
 Names, shapes and row orders are those of the native trainer (``ascend_adapt.native.model``) on one rank; a test
 compares them with its modules. Linear weights are [out, in].
@@ -20,7 +20,7 @@ ROW_PARALLEL = ("attention.dense", "mlp.dense_4h_to_h")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: ``cut`` is the axis that is split over tensor-parallel ranks, None if it is replicated."""
+    """A parameter; ``cut`` is the axis that is split over tensor-parallel ranks, None for a replicated parameter."""
 
     name: str
     shape: tuple[int, ...]
@@ -33,7 +33,7 @@ def layer_name(number: int, local: str) -> str:
 
 
 def local_name(name: str) -> tuple[int | None, str]:
-    """Return a block's number and the parameter's name inside it; outside of blocks None and the name."""
+    """Return a parameter's block number and its name inside the block; None and the full name if it is in no block."""
     if not name.startswith("layers."):
         return None, name
     _, number, local = name.split(".", 2)
@@ -55,7 +55,7 @@ def parameters(model: Model) -> Iterator[Parameter]:
 
 
 def heads(model: Model) -> Heads:
-    """Return the heads of a model."""
+    """Return the attention heads of a model."""
     return Heads(model.num_heads, model.num_query_groups, model.head_dim)
 
 

@@ -1,4 +1,4 @@
-"""The model of a checkpoint, from the configuration that its code base saved with it."""
+"""Model descriptions: the model of a checkpoint, from the configuration that its code base saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_adapt.recipes.neox_files import read_files
 from ascend_adapt.recipes.options import Options, Version, version
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
-# Megatron's options that change the model and that the native model does not support.
+# Megatron's options that change the model in ways that the native model does not support.
 _UNSUPPORTED = (
     *("apply_layernorm_1p", "rotary_interleaved", "squared_relu", "quick_geglu", "use_rope_scaling", "num_experts"),
     *("apply_residual_connection_post_layernorm", "multi_latent_attention", "rotary_seq_len_interpolation_factor"),
@@ -28,15 +28,15 @@ _BIGSCIENCE_POSITIONS: dict[tuple[object, ...], str] = {(1,): "rotary", (2,): "a
 
 
 def of_neox(files: Sequence[Path], rows: int, upstream: str | None, where: Path) -> Model:
-    """Return the model of GPT-NeoX's configuration files; ``upstream`` is None, or the version of upstream.
+    """Return the model that GPT-NeoX's configuration files describe; ``upstream`` is the version of upstream, or None.
 
     Raises:
-        CheckpointError: there are no files, or they cannot be read.
+        CheckpointError: the configuration files are missing or cannot be read.
     """
     if not files:
         raise CheckpointError(
-            f"{where}: has no configs folder, expected the configuration that it was trained with — pass its YAML "
-            "files with --config"
+            f"{where}: has no configs folder, expected the configuration of the training run — pass its YAML files "
+            "with --config"
         )
     try:
         values = read_files([str(one) for one in files], None)
@@ -50,10 +50,10 @@ def of_neox(files: Sequence[Path], rows: int, upstream: str | None, where: Path)
 
 
 def of_megatron(arguments: Mapping[str, Any], rows: int, where: Path, *, is_core: bool) -> Model:
-    """Return the model of the arguments that Megatron saved; ``is_core``: its parameters have Megatron-core's names.
+    """Return the model that Megatron's saved arguments describe; ``is_core``: parameters have Megatron-core's names.
 
     Raises:
-        CheckpointError: there are no arguments, or they require an architecture that the native model does not support.
+        CheckpointError: arguments are missing, or require an architecture that the native model does not support.
     """
     if "num_layers" not in arguments:
         raise CheckpointError(
@@ -72,7 +72,7 @@ def of_megatron(arguments: Mapping[str, Any], rows: int, where: Path, *, is_core
     try:
         options = Options(_version_of(given, is_core=is_core), given, {})
         vocabulary = _vocabulary(given.get("tokenizer_type", ""), given.get("vocab_file"), rows)
-        # The table has this number of rows, whatever multiple it was padded to.
+        # The embedding table has this number of rows, regardless of the multiple it was padded to.
         options.given |= {"pad_vocab_size_to": rows}
         return replace(megatron_model.read_model(options, vocabulary, Parallel()), padded_vocab_size=rows)
     except ConfigError as error:
@@ -80,7 +80,7 @@ def of_megatron(arguments: Mapping[str, Any], rows: int, where: Path, *, is_core
 
 
 def _version_of(given: Mapping[str, Any], *, is_core: bool) -> Version:
-    """Return the recorded version whose options match best: the number of shared options less that of missing ones."""
+    """Return the recorded version whose options match best: most shared options, minus missing ones."""
     names = ("core_v0.9.0", "newest") if is_core else megatron.VERSIONS
 
     def alike(name: str) -> int:
@@ -91,7 +91,7 @@ def _version_of(given: Mapping[str, Any], *, is_core: bool) -> Version:
 
 
 def _vocabulary(kind: str, path: str | None, rows: int) -> Vocabulary:
-    """Return the vocabulary of the tokenizer file if that still exists; else every row counts as an id."""
+    """Return the vocabulary of the tokenizer file if the file still exists; otherwise every row counts as an id."""
     try:
         found = read_vocabulary(kind, path, None)
     except ConfigError:

@@ -14,17 +14,18 @@ from ascend_adapt.errors import CheckpointError, ConfigError, system_error, type
 
 
 class Dialect(Protocol):
-    """A module that recognises and opens checkpoints of a dialect."""
+    """A dialect: a module that detects and opens checkpoints."""
 
     def is_here(self, path: Path, /) -> bool:
         """Return whether a folder holds such a checkpoint."""
 
     def open_source(self, path: Path, given: Given, /) -> Source:
-        """Return the checkpoint; raises CheckpointError if it cannot be read."""
+        """Open the checkpoint in a folder; raises CheckpointError if it cannot be read."""
 
 
-# In order: the first that recognises its files. Not entry points, unlike dialects of the native trainer: the names and
-# layouts of the canonical state change with the trainer, and a reader of another version would give wrong weights.
+# Ordered: the first dialect that detects its files is used. Unlike dialects of the native trainer, these are not entry
+# points: names and layouts of the canonical state change with the trainer, and a reader for another version would give
+# wrong weights.
 _DIALECTS: dict[str, Dialect] = {
     "native": native,
     "hf": hugging_face,
@@ -39,16 +40,16 @@ _WITH_MASTER_WEIGHTS = ("neox", "deepspeed")
 
 
 def dialect_of(path: Path) -> str | None:
-    """Return the dialect of the checkpoint in a folder, or None; for Megatron-DeepSpeed that is ``neox``."""
+    """Return the dialect of the checkpoint in a folder, or None; it is ``neox`` for Megatron-DeepSpeed."""
     with reading(path):
         return next((name for name, dialect in _DIALECTS.items() if dialect.is_here(path)), None)
 
 
 def open_checkpoint(path: Path, given: Given | None = None, expected: str | None = None) -> Source:
-    """Return the checkpoint in a folder; ``expected`` is the dialect that it must have.
+    """Open the checkpoint in a folder; ``expected`` is the dialect that it must have.
 
     Raises:
-        CheckpointError: there is no checkpoint, it cannot be read, or its dialect is another one.
+        CheckpointError: the folder has no checkpoint, it cannot be read, or it has another dialect.
     """
     with reading(path):
         if (special := _special_file(path)) is not None:
@@ -58,10 +59,10 @@ def open_checkpoint(path: Path, given: Given | None = None, expected: str | None
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Context for reading a checkpoint, whose files decide on everything.
+    """Context for reading a checkpoint, whose files are untrusted input.
 
     Raises:
-        CheckpointError: instead of what a wrong value in a file raises, which is not documented to be one error.
+        CheckpointError: replaces any error that a wrong value in a file raises, because such errors are not documented.
     """
     try:
         yield
@@ -69,8 +70,8 @@ def reading(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: {error}") from error
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: cannot be read ({type_and_message(error)}), expected the values of a checkpoint in its files — "
-            "restore them, or choose another checkpoint"
+            f"{path}: cannot be read ({type_and_message(error)}), expected a valid checkpoint — restore its files, or "
+            "choose another checkpoint"
         ) from error
     except OSError as error:
         raise CheckpointError(
@@ -102,18 +103,18 @@ def _open(path: Path, given: Given, expected: str | None) -> Source:
 
 
 def _special_file(path: Path) -> Path | None:
-    """Return a pipe, socket or device in a checkpoint: reading it could block forever."""
+    """Return a pipe, socket or device in a checkpoint, or None; reading one could block forever."""
     return next((one for one in path.rglob("*") if one.exists() and not (one.is_file() or one.is_dir())), None)
 
 
 def _why_none(path: Path) -> str:
-    """Return why a folder holds no checkpoint that can be read, and what to do."""
+    """Return an error message for a folder without a readable checkpoint, with the next step."""
     if not path.exists():
         return f"{path}: does not exist, expected the folder of a checkpoint — correct the path"
     if (untracked := megatron.untracked_folder(path)) is not None:
         return (
-            f"{path}: has no {megatron.LATEST} that names one of its checkpoints, expected the iteration in it — pass "
-            f"--input {untracked}"
+            f"{path}: has no {megatron.LATEST} that names one of its checkpoints, expected the file to contain an "
+            f"iteration — pass --input {untracked}"
         )
     return (
         f"{path}: contains no readable checkpoint, expected one of {', '.join(DIALECTS)} — correct the path, or copy "

@@ -1,9 +1,9 @@
-"""torch.distributed.checkpoint files, read and written one tensor at a time; loading never runs code from them.
+"""torch.distributed.checkpoint files, read and written one tensor at a time, without running code from them.
 
-torch reads ``.metadata`` with plain ``pickle.load``, and every entry that the metadata declares as bytes with
+torch reads ``.metadata`` with plain ``pickle.load``, and reads every entry that the metadata declares as bytes with
 ``weights_only=False``. Here the metadata may name only the classes below, and entries of bytes are rejected.
 Megatron-core is the exception: its metadata also has save plans, which become inert stand-ins, and its entries of bytes
-are read with the same restrictions as any other file.
+are read with the same restrictions as torch.save files.
 
 torch's own writer keeps every tensor in memory until the file is complete.
 
@@ -55,10 +55,11 @@ _OF_MEGATRON = ("torch.distributed.checkpoint.planner", "megatron.core.dist_chec
 
 
 def read_metadata(folder: Path, *, of_megatron: bool = False) -> Metadata:
-    """Return the metadata of a checkpoint; without ``of_megatron`` it may describe tensors only.
+    """Return the metadata of a checkpoint, which may describe only tensors unless ``of_megatron`` is set.
 
     Raises:
-        CheckpointError: it is damaged, names a class that is not allowed, or has entries that are not tensors.
+        CheckpointError: the metadata is damaged, names a class that is not allowed, or has entries that are not
+        tensors.
     """
     file = folder / METADATA
     with file.open("rb") as stream:
@@ -69,7 +70,7 @@ class DistributedTensors:
     """Tensors of a distributed checkpoint, each assembled from its chunks."""
 
     def __init__(self, folder: Path, *, of_megatron: bool = False) -> None:
-        """Read the metadata; raises what ``read_metadata`` raises."""
+        """Read the metadata; raises the errors of ``read_metadata``."""
         self.folder = folder
         self._metadata = read_metadata(folder, of_megatron=of_megatron)
         self._places = self._metadata.storage_data
@@ -78,7 +79,7 @@ class DistributedTensors:
         self.others = sorted(set(entries) - set(self.tensors))
 
     def __call__(self, name: str, first: int | None = None) -> torch.Tensor:
-        """Return a tensor, or its slice [first, ...]; only the chunks that are needed are read.
+        """Return a tensor, or its slice [first, ...]; only the required chunks are read.
 
         Raises:
             CheckpointError: a chunk is damaged or missing.
@@ -104,7 +105,7 @@ class DistributedTensors:
         return whole
 
     def bytes_of(self, name: str) -> Any:
-        """Return an entry of bytes, which may hold tensors and plain data only."""
+        """Return an entry of bytes, which may only hold tensors and plain data."""
         return load_torch_file(self.folder, io.BytesIO(self._slice(MetadataIndex(name))))
 
     def _chunk(self, index: MetadataIndex, shape: tuple[int, ...]) -> torch.Tensor:
@@ -135,7 +136,7 @@ class DistributedTensors:
 
 @dataclass(frozen=True)
 class Entry:
-    """An item for ``write_distributed``: a tensor, or data that becomes an entry of bytes.
+    """Entry for ``write_distributed``: a tensor, or data that is stored as bytes.
 
     ``stacked``: the tensor is slice [number, ...] of a tensor [count, ...] under this name.
     """
@@ -146,7 +147,7 @@ class Entry:
 
 
 def write_distributed(folder: Path, contents: Iterable[Entry]) -> None:
-    """Write entries as a single rank would; one is in memory at a time."""
+    """Write entries as a single rank would, with one entry in memory at a time."""
     entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
     places: dict[MetadataIndex, _StorageInfo] = {}
     file = "__0_0.distcp"
@@ -169,7 +170,7 @@ def write_distributed(folder: Path, contents: Iterable[Entry]) -> None:
 
 
 def _add_chunk(entries: dict[str, Any], one: Entry, tensor: torch.Tensor) -> torch.Size:
-    """Add a tensor to the metadata's entries, and return its offsets in the tensor of that name."""
+    """Add a tensor to the metadata's entries, and return its offsets in the full tensor with this name."""
     number, count = one.stacked or (0, tensor.shape[0] if tensor.dim() else 0)
     offsets = torch.Size([number, *[0] * (tensor.dim() - 1)][: tensor.dim()])
     size = torch.Size([count, *tensor.shape[1:]][: tensor.dim()])
@@ -180,10 +181,10 @@ def _add_chunk(entries: dict[str, Any], one: Entry, tensor: torch.Tensor) -> tor
 
 
 def _check_sizes(entries: Mapping[str, Any], places: Mapping[MetadataIndex, Any], folder: Path) -> None:
-    """Check that every entry can be in its files: what the metadata states is allocated before they are read.
+    """Check that the files can hold every entry: sizes in the metadata are allocated before the files are read.
 
     Raises:
-        ValueError, TypeError: it cannot.
+        ValueError, TypeError: an entry does not fit its files.
     """
     files = {name: folder / name for name in {one.relative_path for one in places.values()}}
     ends = {name: file.stat().st_size for name, file in files.items() if file.is_file()}
@@ -198,18 +199,20 @@ def _check_sizes(entries: Mapping[str, Any], places: Mapping[MetadataIndex, Any]
         if not isinstance(entry, TensorStorageMetadata):
             continue
         if min(entry.size, default=0) < 0 or math.prod(entry.size) * entry.properties.dtype.itemsize > stored[name]:
-            raise ValueError(f"{name} is said to be {list(entry.size)}, but {stored[name]} bytes of it are stored")
+            raise ValueError(
+                f"{name} is declared as {list(entry.size)}, but only {stored[name]} bytes of it are stored"
+            )
         for chunk in entry.chunks:
             for offset, size, extent in zip(chunk.offsets, chunk.sizes, entry.size, strict=True):
                 if min(offset, size) < 0 or offset + size > extent:
-                    raise ValueError(f"{name} is said to have a chunk outside of {list(entry.size)}")
+                    raise ValueError(f"{name} has a chunk outside of its declared size {list(entry.size)}")
 
 
 class _RestrictedUnpickler(pickle.Unpickler):
     def __init__(self, stream: Any, file: Path, *, of_megatron: bool) -> None:
         super().__init__(stream)
         self._file, self._of_megatron = file, of_megatron
-        self._expected = "the metadata of tensors only" if not of_megatron else "Megatron-core's metadata"
+        self._expected = "metadata that describes only tensors" if not of_megatron else "Megatron-core's metadata"
 
     def metadata(self) -> Metadata:
         try:
@@ -230,7 +233,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
         others = sorted(str(name) for name, entry in entries.items() if not isinstance(entry, TensorStorageMetadata))
         if others and not self._of_megatron:
             raise CheckpointError(
-                f"{self._file}: {others[0]} is not a tensor, expected tensors only, because other objects can run code "
+                f"{self._file}: {others[0]} is not a tensor, expected only tensors, because other objects can run code "
                 "— load a checkpoint that the native trainer saved"
             )
         if elsewhere:
@@ -241,7 +244,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
         return found
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return an allowed class; nothing is imported before the check."""
+        """Return an allowed class. The name is checked before anything is imported."""
         if (module, name) in _PATHS:
             return pathlib.PurePosixPath
         if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):

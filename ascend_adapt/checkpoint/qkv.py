@@ -1,11 +1,11 @@
 """Row layouts of a fused QKV layer.
 
-    grouped      for each key head: its queries, the key, the value. With as many key heads as heads this is
-                 [heads, 3, head_dim], of Megatron from checkpoint version 2 on, GPT-NeoX and Hugging Face gpt_neox;
-                 with fewer it is Megatron-core's. The canonical order.
-    block        all queries, all keys, all values: Megatron's checkpoint version 0, GLM, GPT-NeoX with shared key
-                 heads, and Hugging Face gpt2. A tensor-parallel rank has the blocks of its own heads.
-    interleaved  [heads, head_dim, 3]: Megatron's checkpoint version 1.0
+    grouped      each key head's queries, key and value, head by head. This is the canonical order. With as many key
+                 heads as query heads it is [heads, 3, head_dim]: Megatron since checkpoint version 2, GPT-NeoX and
+                 Hugging Face gpt_neox. With fewer key heads it is Megatron-core's order.
+    block        all queries, then all keys, then all values: Megatron's checkpoint version 0, GLM, GPT-NeoX with
+                 grouped-query attention, and Hugging Face gpt2. A tensor-parallel rank has the blocks of its heads.
+    interleaved  [heads, head_dim, 3]: Megatron's checkpoint version 1
 
 Sources: NVIDIA/Megatron-LM@v2.5 megatron/checkpointing.py fix_query_key_value_ordering; EleutherAI/gpt-neox@ea7aefd8
 megatron/model/transformer.py gqa_project; THUDM/GLM@4f61ed72 change_mp.py.
@@ -23,14 +23,14 @@ ORDERS = ("grouped", "block", "interleaved")
 
 @dataclass(frozen=True)
 class Heads:
-    """Number of query heads and of key heads in a tensor, and the head dimension."""
+    """Numbers of query heads and key heads in a tensor, and the head dimension."""
 
     queries: int
     keys: int
     dim: int
 
     def of_rank(self, ranks: int) -> Heads:
-        """Return the heads on each of ``ranks`` tensor-parallel ranks."""
+        """Return the number of heads on each of ``ranks`` tensor-parallel ranks."""
         return Heads(self.queries // ranks, self.keys // ranks, self.dim)
 
 
@@ -71,11 +71,11 @@ def reordered(rows: torch.Tensor, heads: Heads, before: str, after: str) -> torc
 def split_qkv(tensor: torch.Tensor, tp: int, *, layout: str = "block", num_heads: int) -> tuple[torch.Tensor, ...]:
     """Split a fused query-key-value weight or bias [3 * num_heads * head_dim, ...] over ``tp`` tensor-parallel ranks.
 
-    ``layout`` is that of ``tensor`` and of each shard: "block" is [q; k; v] (GLM), "per_head" is
-    [num_heads, 3, head_dim] (Megatron, GPT-NeoX).
+    ``tensor`` and each shard have the same ``layout``: "block" is [q; k; v] (GLM), "per_head" is [num_heads, 3,
+    head_dim] (Megatron, GPT-NeoX).
 
     Raises:
-        ValueError: an unknown layout, or sizes that are not divisible.
+        ValueError: the layout is unknown, or sizes are not divisible.
     """
     order, heads = _checked(layout, num_heads, tp, tensor.shape[0])
     pieces = reordered(tensor, heads, order, "grouped").chunk(tp)
@@ -88,7 +88,7 @@ def merge_qkv(
     """Merge the shards of ``split_qkv``: a sequence of ``tp`` shards, or the shards concatenated along axis 0.
 
     Raises:
-        ValueError: an unknown layout, the wrong number of shards, or sizes that are not divisible.
+        ValueError: the layout is unknown, the number of shards is wrong, or sizes are not divisible.
     """
     shards = list(tensor.chunk(tp)) if isinstance(tensor, torch.Tensor) else list(tensor)
     if len(shards) != tp:

@@ -1,4 +1,4 @@
-"""A checkpoint of any dialect read as the canonical state, and the rules that map one to the other."""
+"""Checkpoint source: a checkpoint of any dialect, read as the canonical state through mapping rules."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _BUFFERS = ("inv_freq", "attention.bias", "attn.bias", "masked_bias", "_extra_st
 
 
 def is_buffer(key: str) -> bool:
-    """Return whether a key is a computed buffer that old releases saved: masks, rotary frequencies."""
+    """Return whether a key is a computed buffer that old releases saved, such as a mask or rotary frequencies."""
     return f".{key}".endswith(tuple(f".{name}" for name in _BUFFERS))
 
 
 def unchanged(tensors: Tensors) -> Tensors:
-    """Return the tensors."""
+    """Return the tensors unchanged."""
     return tensors
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Mapping between tensors of the canonical state and those of a dialect that hold the same values."""
+    """Mapping rule between tensors of the canonical state and the dialect's tensors that hold the same values."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
@@ -40,7 +40,7 @@ class Rule:
 class Given:
     """User-supplied facts about a checkpoint besides its path.
 
-    ``config`` replaces the configuration stored with it; ``assumed`` is its model if none is stored.
+    ``config`` replaces the configuration stored with the checkpoint; ``assumed`` is the model if none is stored.
     ``master_weights``: read fp32 master weights from ZeRO shards.
     """
 
@@ -53,8 +53,8 @@ class Given:
 class Source:
     """A checkpoint as the canonical state; tensors are read lazily.
 
-    ``read`` returns a parameter of ``model``, complete, in the dtype of the file. ``layout`` is what
-    ``inspect`` shows besides the model: parallel sizes and files.
+    ``read`` returns the full, unsharded parameter of ``model`` in the dtype of the file. ``layout`` has the parallel
+    sizes and files, which ``inspect`` prints besides the model.
     """
 
     dialect: str
@@ -66,11 +66,11 @@ class Source:
     layout: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     tokenizer: Path | None = None
-    """Folder of tokenizer files, if there are any next to the checkpoint."""
+    """Folder of the tokenizer files next to the checkpoint, or None."""
     arguments: Mapping[str, object] = field(default_factory=dict)
     """Arguments of the training run, as the code base saved them."""
     differing: Sequence[str] = ()
-    """Parameters read so far whose values differed between ranks; their mean was taken."""
+    """Parameters read so far whose values differed between ranks, and were averaged."""
 
     def parameters(self) -> list[Parameter]:
         """Return the parameters in model order."""
@@ -95,7 +95,7 @@ class RuleReader:
         """Return a parameter.
 
         Raises:
-            CheckpointError: it is missing, or has an unexpected shape.
+            CheckpointError: the parameter is missing, or has an unexpected shape.
         """
         if name not in self._kept:
             rule = self._by_name[name]
@@ -118,15 +118,15 @@ class RuleReader:
         expected = ", ".join(str(list(self._shapes[name])) for name in ours)
         return (
             f"{self._where}: {', '.join(theirs)} is {shapes}, expected {expected} from the configuration — correct the "
-            "configuration, or pass the checkpoint's own"
+            "configuration, or pass the checkpoint's with --config"
         )
 
 
 def refuse_leftover(names: Iterable[str], rules: Iterable[Rule], where: Path, also: Iterable[str] = ()) -> None:
-    """Check that every tensor of a dialect is used by a rule; buffers are ignored.
+    """Check that the rules use every tensor of a dialect; buffers are ignored.
 
     Raises:
-        CheckpointError: some are missing or unexpected.
+        CheckpointError: tensors are missing or unexpected.
     """
     known = {key for rule in rules for key in rule.theirs}
     found = {name for name in names if not is_buffer(name)}
@@ -136,7 +136,7 @@ def refuse_leftover(names: Iterable[str], rules: Iterable[Rule], where: Path, al
     if problems:
         raise CheckpointError(
             f"{where}: {' and '.join(problems)}, expected exactly the parameters of the model that its configuration "
-            "describes — correct the configuration, or pass the checkpoint's own"
+            "describes — correct the configuration, or pass the checkpoint's with --config"
         )
 
 

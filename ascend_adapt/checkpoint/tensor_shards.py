@@ -1,4 +1,4 @@
-"""Tensor-parallel shards of the Megatron family: merging the ranks' shards of a parameter, and splitting it.
+"""Tensor-parallel shards of the Megatron family: merge the ranks' shards of a parameter, and split a parameter.
 
 Column-parallel weights are split along rows, row-parallel ones along columns; a gated MLP has one tensor with both
 halves on each rank. Norms, positions and the biases of row-parallel layers are replicated.
@@ -23,7 +23,7 @@ from ascend_adapt.config.model_config import Model
 
 @dataclass(frozen=True)
 class Convention:
-    """Conventions of a code base: order of query, key and value, which half is the gate, whether biases are summed."""
+    """Conventions of a code base: QKV layout, which half of a gated MLP is the gate, whether biases are summed."""
 
     qkv: str = "grouped"
     gate_first: bool = True
@@ -38,10 +38,10 @@ class Sharding:
     convention: Convention
     ranks: int
     differing: list[str] = field(default_factory=list)
-    """Replicated parameters whose values differed between ranks; their mean was taken."""
+    """Replicated parameters whose values differed between ranks, and were averaged."""
 
     def rule(self, ours: tuple[str, ...], key: str) -> Rule:
-        """Return the rule for one tensor of the code base; its tensors are the ranks' shards, in order."""
+        """Return the rule for one tensor of the code base, whose shards are in order of rank."""
         return Rule(ours, (key,), lambda pieces: self.join(ours, pieces), lambda tensors: self.cut(ours, tensors))
 
     def join(self, ours: tuple[str, ...], pieces: Tensors) -> Tensors:
@@ -105,7 +105,7 @@ class Sharding:
 
 
 def units(model: Model) -> Iterator[tuple[str, ...]]:
-    """Yield the canonical names in each tensor that the Megatron family saves: gate and up projection share one."""
+    """Yield the canonical names in each tensor of the Megatron family: gate and up projection share a tensor."""
     for one in parameters(model):
         if ".mlp.gate." in one.name:
             continue

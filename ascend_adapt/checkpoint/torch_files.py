@@ -1,8 +1,8 @@
-"""Files of torch.save, loaded on a CPU without running code from them, whatever device and release wrote them.
+"""torch.save files, loaded on the CPU without running code from them, for every device and release that wrote them.
 
 torch's own restricted unpickler reads tensors and plain data. Classes of the known code bases, of argparse and of numpy
-become inert stand-ins that only keep their state; nothing is imported for them. Every other name is rejected.
-Files that an NPU wrote are supported: torch_npu before torch 2.1 used its own function for tensors.
+become inert stand-ins that only keep their state, without importing anything. Every other name is rejected. Files that
+an NPU wrote are supported: torch_npu before torch 2.1 used its own function for tensors.
 
 Sources: torch 2.13.0 torch/_weights_only_unpickler.py; Ascend/pytorch torch_npu/utils/storage.py _rebuild_npu_tensor.
 """
@@ -71,7 +71,7 @@ def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
     ``part``: bytes to read instead of the file; error messages name ``path``.
 
     Raises:
-        CheckpointError: it cannot be read, or names a class or function that can run code.
+        CheckpointError: the file cannot be read, or names a class or function that can run code.
     """
     stand_ins: dict[str, Any] = {}
     while True:
@@ -103,7 +103,7 @@ def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
 
 
 def load_torch_dict(path: Path) -> dict[str, Any]:
-    """Return the dict in a torch.save file; raises what ``load_torch_file`` raises, and also if it holds no dict."""
+    """Return the dict in a torch.save file; raises like ``load_torch_file``, and if the content is no dict."""
     content = load_torch_file(path)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds a {type(content).__name__}, expected a dict — choose another checkpoint")

@@ -17,7 +17,7 @@ from ascend_adapt.checkpoint.torch_files import load_torch_dict
 from ascend_adapt.config.model_config import Model
 from ascend_adapt.errors import CheckpointError
 
-# Names of all code bases and their versions: none uses one name for two different parameters.
+# Names of all code bases and versions in one table: no name stands for two different parameters.
 _INSIDE_A_BLOCK = {
     r"^self_attention\.linear_qkv\.layer_norm_": "input_norm.",
     r"^mlp\.linear_fc1\.layer_norm_": "post_attention_norm.",
@@ -41,7 +41,7 @@ _OUTSIDE = {
 _BLOCK = re.compile(r"^(?:module\.|language_model\.)*(?:encoder|transformer|decoder)\.layers\.(\d+)\.")
 
 Place = tuple[Path, tuple[str, ...]]
-"""A file, and the keys that lead to a tensor in it."""
+"""Location of a tensor: a file, and the nested keys in it."""
 
 
 def canonical_inside(key: str) -> str:
@@ -50,7 +50,7 @@ def canonical_inside(key: str) -> str:
 
 
 def canonical_name(key: str, first_block: int = 0) -> str:
-    """Return the canonical name of a model's key; its blocks are numbered from ``first_block``."""
+    """Return the canonical name of a model's key, with blocks numbered from ``first_block``."""
     if block := _BLOCK.match(key):
         return f"layers.{first_block + int(block[1])}.{canonical_inside(key[block.end() :])}"
     return _replaced(key, _OUTSIDE)
@@ -63,7 +63,7 @@ def _replaced(key: str, table: Mapping[str, str]) -> str:
 
 
 def flattened(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the keys that lead to each tensor of nested dicts."""
+    """Yield the nested keys of each tensor in nested dicts."""
     for key, value in content.items():
         if isinstance(value, Mapping):
             yield from flattened(value, (*keys, str(key)))
@@ -74,7 +74,7 @@ def flattened(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterato
 class TorchShards:
     """Index of tensors: for each canonical name, the shards' locations in order of tensor-parallel rank.
 
-    ``load`` returns the content of a file.
+    ``load`` reads a file and returns its content.
     """
 
     def __init__(self, ranks: int, load: Callable[[Path], Mapping[str, Any]] = load_torch_dict) -> None:
@@ -102,7 +102,7 @@ class TorchShards:
         return found
 
     def incomplete(self) -> list[str]:
-        """Return the tensors that some ranks lack."""
+        """Return the tensors that are missing on some ranks."""
         return [name for name, places in self.places.items() if len(places) != self.ranks]
 
 
@@ -113,9 +113,9 @@ def open_shards(
     convention_of: Callable[[Model], Convention],
     **facts: Any,
 ) -> Source:
-    """Return the checkpoint whose tensors are in ``shards``.
+    """Return the checkpoint made of the tensors in ``shards``.
 
-    ``describe`` returns the model, given the rows of its embedding table; ``facts`` are further fields of the source.
+    ``describe`` maps the number of embedding rows to the model; ``facts`` are additional fields of the source.
 
     Raises:
         CheckpointError: tensors are missing or unexpected.

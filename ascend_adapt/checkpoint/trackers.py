@@ -1,4 +1,4 @@
-"""Tracker files, which name one of the checkpoints beside them."""
+"""Tracker files, which name the latest of the checkpoints next to them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from ascend_adapt.errors import CheckpointError
 
 _LONGEST = 255
-"""Bytes in the longest name of a file."""
+"""Maximum length of a file name, in bytes."""
 
 
 def tracked_name(tracker: Path) -> str:
     """Return the name in a tracker file.
 
     Raises:
-        CheckpointError: it is a path, which could lead out of the folder, or no file can have this name.
+        CheckpointError: the name is a path, which could lead out of the folder, or is not a valid file name.
     """
     with tracker.open("rb") as stream:
         named = stream.read(_LONGEST + 2).decode(errors="replace").strip()

@@ -13,9 +13,9 @@ def is_vocabulary(name: str) -> bool:
 
 
 def with_rows(table: torch.Tensor, rows: int, ids: int) -> torch.Tensor:
-    """Truncate or pad a table for ``ids`` token ids to ``rows`` rows.
+    """Truncate or pad an embedding table of ``ids`` token ids to ``rows`` rows.
 
-    Added rows are the mean over all ids, so that an untrained id is as probable as the average one.
+    An added row is the mean over all ids, so that a padding id is as probable as an average id.
     """
     more = rows - table.shape[0]
     if more <= 0:

@@ -1,4 +1,4 @@
-"""Shared by the writers of torch.save files: the source of tensors, shards with their own storage, and saving."""
+"""Writing torch.save files: the output description, shards with their own storage, and saving."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ascend_adapt.config.yaml_file import model_from_dict
 from ascend_adapt.errors import CheckpointError
 
 DESCRIPTION = "ascend_adapt_model"
-"""Key of the model description in the files that we write, next to upstream's own keys."""
+"""Key of the model description in written files, next to upstream's keys."""
 _FAKE = FakeTensorMode()
 
 
@@ -26,7 +26,7 @@ _FAKE = FakeTensorMode()
 class Output:
     """The checkpoint to write: ``read`` returns canonical parameters of ``model`` in ``dtype``.
 
-    ``done`` gets the number of bytes that were written.
+    ``done`` is called with the number of bytes written.
 
     ``tensor`` and ``pipeline`` are the parallel sizes of the files; ``version`` is the upstream version, or None.
     """
@@ -51,7 +51,7 @@ class Output:
         """Check that the model can be split over the tensor-parallel and pipeline ranks.
 
         Raises:
-            CheckpointError: lists every size that is not divisible.
+            CheckpointError: sizes are not divisible; the message lists them all.
         """
         model, ranks = self.model, self.tensor
         sizes = {
@@ -70,7 +70,7 @@ class Output:
 
 
 def described(state: Any, rows: int) -> Model | None:
-    """Return the model described in a file that we wrote, or None."""
+    """Return the model that a file written by this package describes, or None for other files."""
     if not isinstance(state, dict) or DESCRIPTION not in state:
         return None
     return model_from_dict({**state[DESCRIPTION], "padded_vocab_size": rows})
@@ -87,9 +87,9 @@ def description(model: Model) -> dict[str, Any]:
 
 
 def save(content: Any, path: Path) -> None:
-    """Write a file of torch.save."""
+    """Write a torch.save file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as stream:  # torch's own writer of files does not report why it cannot write
+    with path.open("wb") as stream:  # torch's own file writer does not report why it cannot write
         torch.save(content, stream)
 
 
@@ -100,13 +100,13 @@ def placeholder(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
 
 
 def mapped_file(content: Any, path: Path) -> Any:
-    """Write a file of torch.save without the values of its tensors, and return its content, mapped to the file.
+    """Write a torch.save file without the values of its tensors, and return its content, memory-mapped to the file.
 
-    Data copied into a tensor of the result goes to the file, and needs no other memory.
+    Data copied into a tensor of the result is written to the file, and needs no other memory.
     """
     with torch.serialization.skip_data(materialize_fake_tensors=True):
         save(content, path)
-    # A page that finds no room on the disk as it is written would end the process by SIGBUS.
+    # Without reserved space, writing a page to a full disk would end the process with SIGBUS.
     with path.open("rb+") as stream:
         os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
     with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):
@@ -114,6 +114,6 @@ def mapped_file(content: Any, path: Path) -> Any:
 
 
 def owned(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, or a copy if it is a view: torch.save writes the entire storage behind a slice."""
+    """Return the tensor, or a copy if it is a view: torch.save would write the entire storage of a view."""
     is_view = not tensor.is_contiguous() or tensor.untyped_storage().nbytes() != tensor.nbytes
     return tensor.clone(memory_format=torch.contiguous_format) if is_view else tensor

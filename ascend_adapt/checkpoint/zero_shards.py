@@ -1,8 +1,9 @@
 """fp32 master weights in DeepSpeed's ZeRO shards and universal checkpoints, gathered one parameter at a time.
 
-Stages 1 and 2 flatten the parameters of an optimizer group into one vector, of which each data-parallel rank
-has a part. Newer releases save where each parameter's fragment is (``param_slice_mappings``); older ones pack
-them in the order of ``param_shapes``. Stage 3 splits each parameter over the ranks, padded to equal lengths.
+Stages 1 and 2 flatten the parameters of an optimizer group into one vector, of which each data-parallel rank has a
+part. Newer releases save the position of each parameter's fragment (``param_slice_mappings``); older releases
+concatenate parameters in the order of ``param_shapes``. Stage 3 splits each parameter over the ranks, padded to equal
+lengths.
 
 Sources: DeepSpeed 0.9.2 to 0.19.8 utils/zero_to_fp32.py, runtime/zero/stage_1_and_2.py, runtime/bf16_optimizer.py,
 checkpoint/ds_to_universal.py.
@@ -31,7 +32,7 @@ class MasterWeights(Mapping[str, torch.Tensor]):
         """Index the shards of the rank whose model states are in the file ``states``.
 
         Raises:
-            CheckpointError: there are none, some are missing, or they cannot be read.
+            CheckpointError: shards are missing or cannot be read.
         """
         self._where = states.parent
         rank = re.sub(r".*mp_rank_(\d+)_.*", r"\1", states.name)
@@ -103,7 +104,7 @@ class MasterWeights(Mapping[str, torch.Tensor]):
         """Return a parameter, gathered from all shards.
 
         Raises:
-            CheckpointError: the shards do not have all of its values.
+            CheckpointError: the shards do not have all values of the parameter.
         """
         try:
             return self._gathers[name]()
@@ -128,7 +129,7 @@ class UniversalWeights(Mapping[str, torch.Tensor]):
     FOLDER = "zero"
 
     def __init__(self, states: Path) -> None:
-        """Index the folder next to the file ``states``; shapes are recorded there for ZeRO-3 only."""
+        """Index the folder next to the file ``states``, which records shapes only for ZeRO-3."""
         folder = states.parent / self.FOLDER
         self._files = {str(path.parent.relative_to(folder)): path for path in sorted(folder.glob("**/fp32.pt"))}
         self._shapes = {name: shape for group in _groups(load_torch_dict(states)) for name, shape in group.items()}
@@ -139,7 +140,7 @@ class UniversalWeights(Mapping[str, torch.Tensor]):
         content = load_torch_file(path)
         tensor = content.get("param") if isinstance(content, dict) else content
         if not isinstance(tensor, torch.Tensor):
-            raise CheckpointError(f"{path}: has no parameter, expected one — copy all of the checkpoint's files")
+            raise CheckpointError(f"{path}: contains no parameter, expected one — copy all files of the checkpoint")
         # With ZeRO-3 the values are flat and padded.
         return _joined([tensor], self._shapes[name])() if tensor.dim() == 1 and name in self._shapes else tensor
 
@@ -153,7 +154,7 @@ class UniversalWeights(Mapping[str, torch.Tensor]):
 
 
 def _files(folder: Path, rank: str, kind: str) -> list[Path]:
-    """Return the shards of a model-parallel rank in order of data-parallel rank; bf16 has its own prefix."""
+    """Return the shards of a model-parallel rank in order of data-parallel rank; bf16 files have another prefix."""
     found = [
         path for prefix in ("", "bf16_") for path in folder.glob(_SHARD.format(prefix=prefix, rank=rank, kind=kind))
     ]
@@ -168,7 +169,7 @@ def _optimizer(path: Path) -> dict[str, Any]:
 
 
 def _groups(state: Mapping[str, Any]) -> list[Mapping[str, torch.Size]]:
-    """Return the shapes of parameters by optimizer group; old releases save one dict for all."""
+    """Return the parameter shapes of each optimizer group; old releases save one dict for all groups."""
     shapes = state.get("param_shapes") or []
     return list(shapes) if isinstance(shapes, list) else [shapes]
 
@@ -185,7 +186,7 @@ def _across(flats: list[torch.Tensor], begin: int, length: int) -> Iterator[torc
 
 
 def _joined(pieces: list[torch.Tensor], shape: torch.Size) -> _Gather:
-    """Return a function that joins flat pieces, whose end may be padded, into a parameter."""
+    """Return a function that joins flat pieces into a parameter; the pieces may be padded at the end."""
 
     def gather() -> torch.Tensor:
         flat = torch.cat([piece.flatten() for piece in pieces]) if len(pieces) > 1 else pieces[0].flatten()

@@ -7,12 +7,12 @@ from ascend_adapt.errors import ConfigError
 
 
 def resolve_batch(data: int, total: int | None, micro: int | None, accumulation: int | None) -> Batch:
-    """Resolve the batch sizes for ``data`` data-parallel ranks from two of the three numbers.
+    """Resolve the batch sizes for ``data`` data-parallel ranks, given any two of total, micro and accumulation.
 
-    One size alone is enough: accumulation is then 1, as in DeepSpeed and GPT-NeoX.
+    Given only ``total`` or ``micro``, accumulation is 1, as in DeepSpeed and GPT-NeoX.
 
     Raises:
-        ConfigError: neither ``total`` nor ``micro`` is given, or the numbers do not divide.
+        ConfigError: neither ``total`` nor ``micro`` is given, or the sizes do not divide evenly.
     """
     for name, value in (("train batch", total), ("micro batch", micro), ("accumulation", accumulation)):
         if value is not None and value < 1:
@@ -42,7 +42,7 @@ def _divided(total: int, by: int, what: str) -> int:
 def batch_at(batch: Batch, data: int, consumed_samples: int) -> tuple[int, int]:
     """Global batch size and accumulation of the step that starts after ``consumed_samples``, on ``data`` ranks.
 
-    With a ramp-up (start, increment, samples) the size grows by the increment at equal intervals of the samples.
+    During a ramp-up (start, increment, samples), the batch size grows by the increment at equal intervals of samples.
     Source: Megatron-LM@v2.5 megatron/microbatches.py.
     """
     if batch.rampup is None:
@@ -59,7 +59,7 @@ def check_rampup(batch: Batch, data: int) -> None:
     """Check that every batch size of a ramp-up is a multiple of micro batch x data ranks.
 
     Raises:
-        ConfigError: a size is not, or the increments do not end at the final size.
+        ConfigError: a batch size is not a multiple, or the increments do not end at the final batch size.
     """
     if batch.rampup is None:
         return
@@ -101,7 +101,7 @@ def iterations_for(batch: Batch, data: int, samples: int) -> int:
 
 
 def samples_wanted(config: TrainConfig) -> tuple[int, int, int]:
-    """Number of train, valid and test samples that the run requests; the sample order depends on it."""
+    """Numbers of train, valid and test samples that the run requests; the sample order depends on them."""
     train = config.train_samples or config.iterations * config.batch.total
     if not config.eval_interval:
         return train, 0, 0

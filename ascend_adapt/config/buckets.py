@@ -1,4 +1,4 @@
-"""Buckets of parameters: one copy or collective for many parameters saves host time and uses the bandwidth."""
+"""Buckets of parameters: one copy or collective per bucket takes less host time than one per parameter."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 BUCKET = 2**26
-"""Maximum elements of a bucket, unless a single parameter is larger: five blocks of GPT-2 345M, one of 1.3B."""
+"""Maximum number of elements in a bucket, unless a single parameter is larger. It fits five blocks of GPT-2 345M."""
 
 
 def in_buckets(things: Iterable[T], numbers: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield ``things`` in order, in lists of at most BUCKET elements, or of a single larger thing.
+    """Yield ``things`` in order, in lists of at most BUCKET elements, or with a single larger thing.
 
     ``numbers`` returns the number of elements of a thing.
     """

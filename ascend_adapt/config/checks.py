@@ -1,4 +1,4 @@
-"""Validation of configuration values, with one wording of the errors."""
+"""Validation of configuration values, with uniform error messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Collection
 from ascend_adapt.errors import ConfigError
 
 LARGEST = 2**30
-"""Elements in one dimension of a model: a weight of two such dimensions still has a size that torch can state."""
+"""Maximum size of one dimension of a model; torch can still represent the size of a weight with two such dimensions."""
 DEEPEST = 10_000
-"""Layers of a model; more are a mistake, and listing their parameters would take the memory of the host."""
+"""Maximum number of layers; a larger number is a mistake, and listing its parameters would exhaust host memory."""
 
 
 class Problems:
-    """All problems of one configuration: ``with problems:`` collects the ConfigError of a check."""
+    """Problems of one configuration: a ``with problems:`` block catches the ConfigError of a check and collects it."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -33,7 +33,7 @@ class Problems:
         """Raise all problems as one error, one per line.
 
         Raises:
-            ConfigError: there are problems.
+            ConfigError: at least one problem was collected.
         """
         if self.found:
             raise ConfigError("\n".join(dict.fromkeys(self.found)))
@@ -58,7 +58,7 @@ def size(name: str, value: int, most: int = LARGEST) -> None:
 
 
 def of_type(where: str, value: object, stated: str) -> None:
-    """Check that a value has the type that its field states, as in ``int | None``; an int is a float too."""
+    """Check that a value has the annotated type of its field, such as ``int | None``; an int is a valid float."""
     kinds = {word for word in ("bool", "int", "float", "str", "tuple", "None") if re.search(rf"\b{word}\b", stated)}
     if stated.startswith("tuple"):
         kinds = {"tuple"} | (kinds & {"None"})
@@ -74,12 +74,12 @@ def divides(name: str, value: int, by_name: str, by: int) -> None:
 
 
 def check_split(split: str) -> None:
-    """Check that the train, valid and test shares are finite and not negative, and that the train share is above 0."""
+    """Check that the train, valid and test shares are finite and at least 0, and that the train share is above 0."""
     try:
         shares = [float(share) for share in re.split("[,/]", split)]
     except ValueError:
         shares = []
     if not 0 < len(shares) <= 3 or not all(math.isfinite(share) and share >= 0 for share in shares) or not shares[0]:
         raise ConfigError(
-            f"split: {split!r}, expected shares of train, valid and test, that of train above 0 — such as 949,50,1"
+            f"split: {split!r}, expected shares for train, valid and test, with train above 0 — such as 949,50,1"
         )

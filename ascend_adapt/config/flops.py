@@ -10,14 +10,14 @@ from __future__ import annotations
 from ascend_adapt.config.memory_estimate import total_parameters
 from ascend_adapt.config.train_config import TrainConfig
 
-# Dense half-precision FLOP/s from the vendor's data sheet; none was available for an Ascend device.
+# Dense half-precision FLOP/s from the vendors' data sheets; no data sheet was available for Ascend devices.
 _PEAK = {"A100": 312e12, "H100": 989e12, "H100 PCIe": 756e12, "H200": 989e12}
 
 
 def model_flops(config: TrainConfig, samples: int) -> float:
-    """Model FLOPs of a step of ``samples``: each matrix product counts once forward and twice backward.
+    """Model FLOPs of a step on ``samples`` samples: a matrix product counts once in forward and twice in backward.
 
-    As in the upstreams, recomputation does not count, and attention counts as if it were not masked.
+    As in the upstream programs, recomputation does not count, and attention counts as if it were not masked.
     """
     model, length = config.model, config.data.seq_length
     hidden, ratio = model.hidden_size, model.head_dim * model.num_heads / model.hidden_size
@@ -28,7 +28,7 @@ def model_flops(config: TrainConfig, samples: int) -> float:
 
 
 def dialect_flops(config: TrainConfig, samples: int) -> float:
-    """FLOPs of a step of ``samples`` by the dialect's formula."""
+    """FLOPs of a step on ``samples`` samples, by the dialect's formula."""
     kind = config.logging.flops
     if kind == "mcore":
         return model_flops(config, samples)

@@ -1,4 +1,4 @@
-"""Settings that only a GLM run has: its vocabulary, blank infilling, and cloze tasks for finetuning.
+"""GLM settings: vocabulary, blank infilling, and cloze tasks for finetuning.
 
 Defaults are those of THUDM/GLM@4f61ed72 arguments.py.
 """
@@ -13,7 +13,7 @@ from ascend_adapt.errors import ConfigError
 CHOICES = {"boolq": 2, "cb": 3, "copa": 2, "rte": 2}
 """Number of answers to choose from, by task."""
 MULTI_TOKEN = ("copa",)
-"""Tasks whose answers are texts of several tokens: one row of a batch for each answer, else one for each example."""
+"""Tasks whose answers span several tokens. A batch then has one row per answer, else one row per example."""
 CLOZE_LOSSES = ("cross_entropy", "hinge", "generative", "mix")
 METRICS = {"boolq": ("accuracy",), "cb": ("accuracy", "f1-macro"), "copa": ("accuracy",), "rte": ("accuracy",)}
 """Metrics of each task; the first chooses the best epoch unless ``Cloze.metric`` names another."""
@@ -36,9 +36,9 @@ class GlmVocabulary:
 class BlankInfilling:
     """Blank infilling: how documents are sampled, and how blanks are chosen.
 
-    The blanks of a batch are short spans with probability ``bert_prob``, sentences with
-    ``gap_sentence_prob``, else one long span at the end. ``language_model``: fastText's lid.176.bin, if only English
-    documents are to be used. ``random_samples``: draw document samples with replacement (--shuffle).
+    The blanks of a batch are short spans with probability ``bert_prob``, sentences with ``gap_sentence_prob``, else one
+    long span at the end. ``language_model`` is fastText's lid.176.bin, given to keep only English documents.
+    ``random_samples`` draws document samples with replacement (--shuffle).
     """
 
     vocabulary: GlmVocabulary
@@ -72,8 +72,8 @@ class BlankInfilling:
         with problems:
             if self.bert_prob + self.gap_sentence_prob > 1 + 1e-9:
                 raise ConfigError(
-                    f"bert_prob {self.bert_prob} + gap_sentence_prob {self.gap_sentence_prob}: above 1, expected the "
-                    "rest to be the probability of one long span — lower one of them"
+                    f"bert_prob {self.bert_prob} + gap_sentence_prob {self.gap_sentence_prob}: above 1, expected at "
+                    "most 1, because one long span has the remaining probability — lower one of them"
                 )
         with problems:
             at_least("average_block_length", self.average_block_length, 1)
@@ -84,8 +84,8 @@ class BlankInfilling:
 class Cloze:
     """A SuperGLUE task as a cloze: ``folder`` holds train.jsonl, val.jsonl and test.jsonl.
 
-    ``examples`` is the number of training examples of an epoch. ``metric`` chooses the best epoch; None: the task's
-    first of METRICS.
+    ``examples`` is the number of training examples per epoch. ``metric`` chooses the best epoch; the default is the
+    task's first metric in METRICS.
     """
 
     task: str
@@ -98,9 +98,9 @@ class Cloze:
     length_penalty: float = 0.0
     metric: str | None = None
     eval_micro: int = 0
-    """Examples of a batch on each rank in validation; 0: the micro batch."""
+    """Validation batch size of each rank, in examples; 0 means the micro batch size."""
     eval_epochs: int = 1
-    """Epochs between validations."""
+    """Number of epochs between validations."""
     block_positions: bool = True
     validates: bool = True
     tests_validation_set: bool = False
@@ -124,10 +124,10 @@ class Cloze:
 
     @property
     def rows(self) -> int:
-        """Rows of a batch for each example."""
+        """Number of batch rows per example."""
         return CHOICES[self.task] if self.task in MULTI_TOKEN else 1
 
     def micro_batches(self, micro: int, data_ranks: int) -> int:
-        """Micro batches of an epoch on each data-parallel rank; the last may have fewer examples."""
+        """Number of micro batches per epoch on each data-parallel rank; the last one may have fewer examples."""
         on_rank = -(-self.examples // data_ranks)
         return -(-on_rank // micro)

@@ -41,7 +41,7 @@ def rank_parameters(model: Model, parallel: Parallel, pipeline_rank: int) -> int
 
 
 def memory_bytes(config: TrainConfig, pipeline_rank: int) -> dict[str, int]:
-    """Device memory of a rank of this pipeline stage in bytes, by purpose, with their ``total``.
+    """Device memory of a rank in this pipeline stage: bytes by purpose, and their ``total``.
 
     Master weights and optimizer states are fp32 and sharded by ZeRO. ``parameters`` are the master weights and the
     gathered or cast weights. ``activations`` is an estimate after Korthikanti et al. 2022 (arXiv 2205.05198), without
@@ -64,7 +64,8 @@ def memory_bytes(config: TrainConfig, pipeline_rank: int) -> dict[str, int]:
     optimizer = 4 * moments * -(-own // shards)
     if parallel.offload_optimizer:
         masters = optimizer = 0
-    # Accumulated gradients of this rank, or the fp32 gradients of the master weights; 16-bit ones exist per bucket.
+    # Accumulated gradients of this rank, or the fp32 gradients of the master weights; 16-bit gradients exist for one
+    # bucket at a time.
     summed = _BYTES[precision.reduce] * -(-own // (parallel.data if parallel.zero_stage >= 2 else 1))
     gradients = max(summed, 4 * -(-own // shards))
     parts = {
@@ -84,7 +85,7 @@ def _activation_bytes(config: TrainConfig, pipeline_rank: int, element: int) -> 
     cut = parallel.tensor
     whole_cut = cut if parallel.sequence else 1
     residual = tokens * model.hidden_size * element // whole_cut
-    # Stored by a block: inputs of norms, attention and MLP; query, key, value and attention output; MLP intermediates.
+    # A block stores the inputs of norms, attention and MLP; query, key, value and attention output; MLP intermediates.
     width = model.head_dim * (2 * model.num_heads + 2 * model.num_query_groups)
     inner = (3 if model.gated else 2) * model.ffn_hidden_size
     block = 4 * residual + tokens * (width + inner) * element // cut

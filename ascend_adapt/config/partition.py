@@ -24,10 +24,12 @@ def balanced_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
     Equal to DeepSpeed 0.19.8 runtime/utils.py partition_balanced with the same weight for every layer.
 
     Raises:
-        ConfigError: more stages than layers.
+        ConfigError: there are more stages than layers.
     """
     if num_layers < pipeline:
-        raise ConfigError(f"num_layers: {num_layers}, expected at least one for each of {pipeline} stages — add layers")
+        raise ConfigError(
+            f"num_layers: {num_layers}, expected at least one layer for each of {pipeline} stages — add layers"
+        )
     each, more = divmod(num_layers, pipeline)
     return (each + 1,) * more + (each,) * (pipeline - more)
 

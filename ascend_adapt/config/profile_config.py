@@ -9,12 +9,12 @@ from ascend_adapt.config.checks import at_least
 from ascend_adapt.errors import ConfigError
 
 MOST_STEPS = 20
-"""Each step adds to the trace: a few MB for a small model, 100 MB for a large one with many micro batches."""
+"""Maximum number of profiled steps: each adds a few MB (small model) to 100 MB (large model) to the trace."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Profiled iterations ``first`` to ``last``, numbered as in the log, on ``ranks``; ``first`` = 0 disables it."""
+    """Profiled iterations ``first`` to ``last``, numbered as in the log, on ``ranks``; 0 to 0 disables profiling."""
 
     first: int = 0
     last: int = 0
@@ -31,7 +31,7 @@ class Profile:
                 "trace; choose fewer"
             )
         if not self.ranks:
-            raise ConfigError("profile: no ranks, expected at least one — give them, such as 0")
+            raise ConfigError("profile: no ranks, expected at least one — name ranks, such as 0")
         for rank in self.ranks:
             at_least("profile: rank", rank, 0)
 
@@ -45,11 +45,11 @@ def read_profile(steps: str, ranks: str = "0") -> Profile:
     """Parse --profile ("10" or "10-12") and --profile-ranks ("0" or "0,4-7").
 
     Raises:
-        ConfigError: a value has another form.
+        ConfigError: a value does not have this form.
     """
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", steps)
     if found is None or int(found[1]) == 0:
-        raise ConfigError(f"--profile: {steps!r}, expected a step or first-last, from 1 on — such as 20-22")
+        raise ConfigError(f"--profile: {steps!r}, expected a step or first-last, counted from 1 — such as 20-22")
     chosen: list[int] = []
     for word in ranks.split(","):
         span = re.fullmatch(r"(\d+)(?:-(\d+))?", word.strip())

@@ -5,7 +5,7 @@ is skipped after an overflow does not count. Sources:
 
 - megatron: Megatron-LM@v2.5 megatron/learning_rates.py, Megatron-LM@core_v0.9.0 and @d98e8a64
   megatron/core/optimizer_param_scheduler.py; the later versions only add styles.
-- neox-v2: EleutherAI/gpt-neox@9610391a megatron/learning_rates.py; neox: @ea7aefd8, which differs throughout.
+- neox-v2: EleutherAI/gpt-neox@9610391a megatron/learning_rates.py; neox: @ea7aefd8, whose formulas all differ.
 - glm: THUDM/GLM@4f61ed72 learning_rates.py.
 - oneflow: OneFlow's CosineScheduler with a linear warm-up, oneflow@v0.3.5 learning_rate_schedule_kernel_util.
 """
@@ -22,15 +22,15 @@ from ascend_adapt.config.train_config import SCHEDULES, Schedule
 def learning_rate(schedule: Schedule, progress: float) -> float:
     """Learning rate of the step that starts at ``progress``.
 
-    The formula is an entry point of the group ``ascend_adapt.schedules``, the built-in ones too: a function of the
-    schedule and the progress.
+    Each formula, built-in or not, is an entry point in the group ``ascend_adapt.schedules``: a function of the schedule
+    and the progress.
     """
     formula: Callable[[Schedule, float], float] = extensions.load(SCHEDULES, schedule.dialect, built_in="megatron")
     return formula(schedule, progress)
 
 
 def weight_decay(schedule: Schedule, constant: float, progress: float) -> float:
-    """Weight decay of the step that starts at ``progress``: ``constant``, unless the schedule increases it.
+    """Weight decay of the step that starts at ``progress``: ``constant``, unless the schedule changes it.
 
     Source: Megatron-LM@core_v0.9.0 megatron/core/optimizer_param_scheduler.py get_wd.
     """
@@ -45,7 +45,7 @@ def weight_decay(schedule: Schedule, constant: float, progress: float) -> float:
 
 
 def megatron(schedule: Schedule, progress: float) -> float:
-    """Learning rate of Megatron-LM and both Megatron-DeepSpeed."""
+    """Learning rate of Megatron-LM and both Megatron-DeepSpeed forks."""
     lr, least, warmup, decay = schedule.lr, schedule.min_lr, schedule.warmup, schedule.decay
     if warmup > 0 and progress <= warmup:
         return schedule.init_lr + (lr - schedule.init_lr) * progress / warmup
@@ -124,8 +124,8 @@ def glm(schedule: Schedule, progress: float) -> float:
         return lr * progress / warmup
     ratio = (progress - warmup) / (decay - warmup)
     if schedule.style == "linear":
-        # Upstream's line continues below min_lr, and below 0, where a step would raise the loss.
+        # Upstream's straight line continues below min_lr and below 0, where a step would increase the loss.
         return max(0.0, lr - (lr - least) * ratio)
     if schedule.style == "cosine":
         return least + (lr - least) * 0.5 * (math.cos(math.pi * min(1.0, ratio)) + 1)
-    return lr  # exponential too, which upstream has not implemented
+    return lr  # also for "exponential", which upstream has not implemented

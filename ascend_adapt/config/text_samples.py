@@ -1,4 +1,4 @@
-"""Samples of text that a run generates at each evaluation."""
+"""Text samples that a run generates at each evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_text_samples(path: str, tokens: int = TextSamples.tokens) -> TextSample
 
     Raises:
         ConfigError: ``tokens`` is less than 1.
-        DataError: the file cannot be read, or lines have no text.
+        DataError: the file cannot be read, or a line has no text.
     """
     rows = read_rows(Path(path), {"text": text}, "--sample-prompts")
     return TextSamples(tuple(row["text"] for row in rows), tokens)

@@ -28,7 +28,7 @@ DTYPES = ("fp32", "fp16", "bf16")
 RESUME_SCHEDULES = ("match", "override", "checkpoint")
 LOSS_MEANS = ("micro_batches", "tokens")
 FLOPS = ("paper", "mcore", "neox-v2")
-# Groups of entry points, those of a third party's dialect too.
+# Entry point groups; a third party's dialect registers its schedules and log formats there.
 SCHEDULES = "ascend_adapt.schedules"
 LOG_FORMATS = "ascend_adapt.log_formats"
 
@@ -61,7 +61,7 @@ class Parallel:
         if self.virtual_stages > 1 and self.pipeline < 2:
             raise ConfigError(
                 f"virtual_stages: {self.virtual_stages} on {self.pipeline} pipeline rank, expected at least 2 ranks — "
-                "raise the pipeline size or leave the virtual stages out"
+                "increase the pipeline size or omit the virtual stages"
             )
         if self.zero_stage > 1 and self.pipeline > 1:
             raise ConfigError(
@@ -79,8 +79,8 @@ class Parallel:
 class Batch:
     """Batch sizes in samples: ``total`` = micro * accumulation * data ranks.
 
-    ``rampup`` is (start size, increment, samples), or None. During the ramp-up, accumulation follows from the global
-    batch size of the step.
+    ``rampup`` is (start size, increment, samples), or None. During the ramp-up, the accumulation of a step follows from
+    its global batch size.
     """
 
     micro: int
@@ -127,7 +127,7 @@ class Schedule:
 
     ``warmup`` and ``decay`` are counted in ``unit`` ("samples" or "iterations"); warmup may be fractional. Weight decay
     changes from ``start_weight_decay`` to ``end_weight_decay`` over ``weight_decay_over``, if they are given.
-    ``Checkpoint.resume_schedule`` says which schedule a resumed run has.
+    ``Checkpoint.resume_schedule`` determines the schedule of a resumed run.
     """
 
     dialect: str
@@ -281,10 +281,10 @@ class Logging:
 class Checkpoint:
     """Checkpoints, saved every ``interval`` iterations (0: at the end only), and at ``steps``.
 
-    ``asynchronous``: training continues while a copy in host memory is written. ``keep_last``: number of checkpoints
-    to keep; older ones are deleted.
-    ``resume_schedule``: if schedule or weight decay differ from the checkpoint's, raise an error ("match"),
-    use the new values ("override"), or use those of the checkpoint.
+    With ``asynchronous``, training continues while a copy in host memory is written. ``keep_last`` is the number of
+    checkpoints to keep; older ones are deleted. ``resume_schedule``: if the schedule or the weight decay differs from
+    the checkpoint's, raise an error ("match"), use the configured values ("override") or those of the checkpoint
+    ("checkpoint").
     """
 
     save: str | None = None
@@ -312,11 +312,11 @@ class Checkpoint:
 class TrainConfig:
     """Configuration of one run. ``eval_interval`` 0 disables evaluation; ``exit_interval`` stops the run after a save.
 
-    ``exit_signals``: of SIGUSR1 and SIGUSR2, those that save and stop the run; the others save and continue.
-    ``compile``: compile the transformer blocks with torch.compile. ``eval_only``: evaluate and do not train.
-    ``cloze``: a task to finetune on, instead of ``data``, of which only the lengths count.
-    ``text_samples``: texts to generate at each evaluation.
-    ``check_for_nan_in_loss_and_grad``: the run ends at the first NaN or Inf that a lower loss scale cannot prevent.
+    ``exit_signals``: which of SIGUSR1 and SIGUSR2 save a checkpoint and stop the run; the others save and continue.
+    ``compile``: compile the transformer blocks with torch.compile. ``eval_only``: evaluate and do not train. ``cloze``:
+    the task to finetune on; of ``data``, only the lengths are then used. ``text_samples``: texts to generate at each
+    evaluation. ``check_for_nan_in_loss_and_grad``: end the run at the first NaN or Inf that a lower loss scale cannot
+    prevent.
     """
 
     dialect: str
@@ -382,7 +382,7 @@ class TrainConfig:
 
     @property
     def rows_per_sample(self) -> int:
-        """Rows of a batch for each sample: the answers of an example, for a cloze task that has several."""
+        """Number of batch rows per sample: for a cloze task with several answers, one row per answer."""
         return 1 if self.cloze is None else self.cloze.rows
 
     def _check_tensor_parallel(self) -> None:
@@ -417,14 +417,14 @@ class TrainConfig:
     def _check_profile(self) -> None:
         if self.profile.first > self.iterations:
             raise ConfigError(
-                f"profile: iteration {self.profile.first}, expected at most {self.iterations}, the run's last — give "
-                "earlier ones"
+                f"profile: iteration {self.profile.first}, expected at most {self.iterations}, the run's last "
+                "iteration — choose earlier ones"
             )
         ranks = self.parallel.world_size
         for rank in self.profile.ranks if self.profile.is_on else ():
             if rank >= ranks:
                 raise ConfigError(
-                    f"profile: rank {rank}, expected below {ranks}, the number of ranks — give other ranks"
+                    f"profile: rank {rank}, expected below {ranks}, the number of ranks — choose other ranks"
                 )
 
     def _check_batch(self) -> None:
@@ -466,7 +466,7 @@ class TrainConfig:
             return
         parallel, data = self.parallel, self.data
         wrong = {
-            f"{parallel.pipeline} pipeline stages, of which none has the full model": parallel.pipeline > 1,
+            f"{parallel.pipeline} pipeline stages, none of which has the full model": parallel.pipeline > 1,
             "sequence parallelism, which divides a sequence of one token over ranks": parallel.sequence,
             "a finetuning task, whose model only scores answers": self.cloze is not None,
             "no evaluations (eval interval 0)": not self.eval_interval,
@@ -476,6 +476,6 @@ class TrainConfig:
         }
         if problems := [what for what, is_so in wrong.items() if is_so]:
             raise ConfigError(
-                f"--sample-prompts: with {' and '.join(problems)}, expected none of these — change it, or leave the "
-                "samples out and run ascend-adapt generate on a checkpoint"
+                f"--sample-prompts: with {' and '.join(problems)}, expected none of these — change these settings, or "
+                "omit --sample-prompts and run ascend-adapt generate on a checkpoint"
             )

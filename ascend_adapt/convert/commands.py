@@ -16,7 +16,7 @@ from ascend_adapt.errors import CheckpointError, SettingsError, not_installed
 if TYPE_CHECKING:
     from ascend_adapt.convert.conversion import Converted
 
-# Repeated here, so that the command line does not import torch.
+# Duplicated here, so that the command line does not import torch.
 FROM = ("auto", "native", "hf", "megatron-core", "megatron", "neox", "megatron-deepspeed", "deepspeed", "glm")
 TO = ("hf", "native", "neox", "megatron", "megatron-core", "megatron-deepspeed", "glm")
 _SECONDS_BETWEEN_LINES = 30.0
@@ -72,7 +72,13 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
         metavar="N",
         help="size of the tokenizer's vocabulary; rows beyond it are padding and are removed",
     )
-    parser.add_argument("--make-vocab-size-divisible-by", type=int, default=128, metavar="N", help="default: 128")
+    parser.add_argument(
+        "--make-vocab-size-divisible-by",
+        type=int,
+        default=128,
+        metavar="N",
+        help="multiple that the vocabulary is padded to (default: 128)",
+    )
     parser.add_argument(
         "--config",
         nargs="+",
@@ -140,9 +146,8 @@ def _convert(known: argparse.Namespace) -> int:
     _print(converted, known)
     if converted.verification is not None and not converted.verification.passed:
         print(
-            f"ascend-adapt convert: {converted.output}: its logits differ from the source's, expected them "
-            "to agree — do not "
-            "use it; report the command and both configurations",
+            f"ascend-adapt convert: {converted.output}: logits differ from the source's, expected them to agree — do "
+            "not use this output; report the command and both configurations",
             file=sys.stderr,
         )
         return 1

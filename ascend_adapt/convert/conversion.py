@@ -1,4 +1,4 @@
-"""Checkpoint conversion: read as the canonical state, write in another dialect, verify, publish."""
+"""Checkpoint conversion: read the canonical state, write another dialect, verify, publish."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Request:
-    """Conversion request. ``dtype`` None keeps the source's; ``vocab_size``: the tokenizer's ids, None if unknown.
+    """Conversion request. ``dtype`` None keeps the source's; ``vocab_size`` is the number of ids, None if unknown.
 
-    ``ckpt_format`` (torch, torch_dist) and ``transformer_impl`` (local, transformer_engine): of Megatron-core.
+    ``ckpt_format`` (torch, torch_dist) and ``transformer_impl`` (local, transformer_engine) apply to Megatron-core.
     """
 
     source: Path
@@ -69,9 +69,9 @@ class Converted:
 
 
 def convert(request: Request, progress: Callable[[int, int], None] = lambda done, total: None) -> Converted:
-    """Convert a checkpoint; ``progress`` gets the bytes written so far and the total.
+    """Convert a checkpoint; ``progress`` is called with the bytes written so far and the total.
 
-    The output keeps a name that ends in ".unverified" if its logits differ by more than the tolerance.
+    If its logits differ by more than the tolerance, the output keeps a name that ends in ".unverified".
 
     Raises:
         CheckpointError: the source cannot be read, the target cannot express the model, or writing fails.
@@ -131,7 +131,7 @@ def resized(model: Model, request: Request) -> Model:
     """Return the model with its vocabulary padded for the target's tensor-parallel size.
 
     Raises:
-        CheckpointError: there are more ids than rows.
+        CheckpointError: ``vocab_size`` exceeds the rows of the checkpoint.
     """
     ids, rows = request.vocab_size or model.vocab_size, model.padded_vocab_size
     if ids > rows:
@@ -146,9 +146,9 @@ def resized(model: Model, request: Request) -> Model:
 
 def _copy_tokenizer(tokenizer: Path | None, folder: Path) -> str:
     if tokenizer is None:
-        return "tokenizer: none; pass --tokenizer FOLDER to copy one with the ids of its special tokens"
+        return "tokenizer: not copied; pass --tokenizer FOLDER to copy its files and the ids of its special tokens"
     names = hugging_face.copy_tokenizer(tokenizer, folder)
-    return f"tokenizer: {', '.join(names)} of {tokenizer}" if names else f"tokenizer: none in {tokenizer}"
+    return f"tokenizer: {', '.join(names)} of {tokenizer}" if names else f"tokenizer: no files in {tokenizer}"
 
 
 def _note_on_vocabulary(before: Model, after: Model, request: Request) -> list[str]:
@@ -162,6 +162,6 @@ def _note_on_vocabulary(before: Model, after: Model, request: Request) -> list[s
 
 
 def _tolerance(request: Request, before: torch.dtype, after: torch.dtype) -> float:
-    """Return the tolerance; a less precise dtype than the source's rounds each weight by up to half its epsilon."""
+    """Return the tolerance, which allows for rounding if the output's dtype is less precise than the source's."""
     narrower = torch.finfo(after).eps > torch.finfo(before).eps
     return max(request.tolerance, 10 * torch.finfo(after).eps) if narrower else request.tolerance

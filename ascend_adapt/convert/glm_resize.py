@@ -1,4 +1,4 @@
-"""GLM's layout for any model-parallel size, from a GLM or a native checkpoint, verified bit for bit."""
+"""Resizing of GLM checkpoints: write any model-parallel size from a GLM or native checkpoint, verified bit for bit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ascend_adapt.errors import CheckpointError
 
 
 def resize_glm(path: Path, output: Path, ranks: int, progress: Callable[[int, int], None]) -> tuple[Path, int, int]:
-    """Write the checkpoint for ``ranks`` ranks; return its folder, the previous ranks, and the number of parameters.
+    """Write the checkpoint for ``ranks`` ranks; return its folder, the previous ranks and the parameter count.
 
     Raises:
-        CheckpointError: it cannot be read or written, or the output differs from the source.
+        CheckpointError: a checkpoint cannot be read or written, or the output differs from the source.
     """
     source, before, total = _opened(path)
     written = 0
@@ -33,14 +33,14 @@ def resize_glm(path: Path, output: Path, ranks: int, progress: Callable[[int, in
         wrong = [name for name in source.names if not torch.equal(source.read(name), result.read(name))]
         if wrong:
             raise CheckpointError(
-                f"{output}: {wrong[0]} differs from the source, expected equal bits — report this with the command"
+                f"{output}: {wrong[0]} differs from the source, expected equal bits — report this bug with the command"
             )
         publish(folder, output, folder)
     return output, before, len(source.names)
 
 
 def _opened(path: Path) -> tuple[glm.GlmCheckpoint | glm.AsGlm, int, int]:
-    """Return a checkpoint, its ranks, and the bytes of its parameters."""
+    """Return a checkpoint, its number of ranks, and the size of its parameters in bytes."""
     if glm.is_here(path):
         found = glm.open_glm(path)
         check_sums(found.folder)

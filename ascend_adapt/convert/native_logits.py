@@ -1,4 +1,4 @@
-"""Logits of the native model for a checkpoint, one layer in memory at a time."""
+"""Logits of the native model with a checkpoint's weights, with one layer in memory at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 
 def native_logits(model: Model, read: Callable[[str], torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
-    """Return fp32 logits [B, S, padded vocabulary] of int64 ``tokens`` [B, S]; ``read``: canonical parameters."""
+    """Return fp32 logits [B, S, padded vocabulary] of int64 ``tokens`` [B, S]; ``read`` is as in Source."""
     alone = TensorParallel(None, 1, 0, False)
 
     def filled(module: nn.Module, prefix: str) -> nn.Module:

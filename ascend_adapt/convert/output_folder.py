@@ -1,7 +1,7 @@
-"""Atomic output folder of a conversion: complete under its name, or absent.
+"""Atomic output folder of a conversion: either complete or absent.
 
-It is written next to its final path as ``.converting-NAME-PID``, synced to disk with its checksums, and renamed. The
-next conversion to the same path removes what a killed one left behind.
+The folder is written next to its final path as ``.converting-NAME-PID``, synced to disk with its checksums, and
+renamed. The next conversion to the same path removes what a killed one left behind.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def unfinished(output: Path) -> Iterator[Path]:
 
 
 def publish(folder: Path, output: Path, sums_in: Path) -> None:
-    """Sync a written folder to disk and rename it to its final path; the checksums of its files go into ``sums_in``."""
+    """Write the checksums of a folder's files into ``sums_in``, sync the folder, and rename it to its final path."""
     lines = []
     for path in sorted(one for one in folder.rglob("*") if one.is_file()):
         sync_folder(path)
@@ -62,13 +62,13 @@ def publish(folder: Path, output: Path, sums_in: Path) -> None:
     for inner in (folder, *(one for one in folder.rglob("*") if one.is_dir())):
         sync_folder(inner)
     if output.is_dir():
-        output.rmdir()  # empty, as was checked
+        output.rmdir()  # checked to be empty
     folder.rename(output)
     sync_folder(output.parent)
 
 
 def check_sums(folder: Path) -> None:
-    """Verify a checkpoint's files against the checksums in its folder or the parent folder, if any.
+    """Verify a checkpoint's files against the checksums in its folder or in the parent folder, if there are any.
 
     Raises:
         CheckpointError: a file is missing or damaged.
@@ -80,7 +80,9 @@ def check_sums(folder: Path) -> None:
         expected, _, name = line.partition("  ")
         path = home / name
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise CheckpointError(f"{home / SUMS}: lists {name[:100]!r}, expected files of its folder — do not use it")
+            raise CheckpointError(
+                f"{home / SUMS}: lists {name[:100]!r}, expected only files in its folder — do not use this checkpoint"
+            )
         if not path.is_file() or checksum(path) != expected:
             what = "differs from its recorded checksum" if path.is_file() else "is missing"
             raise CheckpointError(f"{path}: {what}, expected the file that {SUMS} lists — restore it")

@@ -1,7 +1,7 @@
 """Verification of a conversion: compares the logits of source and output on one random batch.
 
 If one side is a Hugging Face checkpoint, transformers computes that side and the native model the other, in fp32.
-Otherwise the native model computes both, from files that are read independently.
+Otherwise the native model computes both sides, and reads each side's files independently.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ascend_adapt.convert.native_logits import native_logits
 from ascend_adapt.errors import CheckpointError, one_line
 
 TOLERANCE = 1e-5
-"""Tolerated difference of logits, relative to the largest logit: fp32 rounding accumulated over a model's layers."""
+"""Tolerance for the difference of logits, relative to the largest logit: fp32 rounding accumulates over the layers."""
 _BATCH, _LENGTH = 2, 32
 _ROOM = 2.0
-"""Host memory that must be available, as a multiple of the fp32 model."""
+"""Host memory that must be available, as a multiple of the size of the fp32 model."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of the comparison: the largest difference, relative to the largest logit, and the implementations used."""
+    """Result of a comparison: the largest difference relative to the largest logit, and the implementations used."""
 
     difference: float
     implementations: tuple[str, str]
@@ -53,7 +53,7 @@ class Verification:
 
 
 def verify(source: Source, result: Source, tolerance: float = TOLERANCE) -> Verification:
-    """Compare the logits of two checkpoints on the ids that both have.
+    """Compare the logits of two checkpoints on the ids that both vocabularies have.
 
     Raises:
         CheckpointError: transformers cannot load a Hugging Face side, or reports missing or unexpected keys.
@@ -85,7 +85,7 @@ def _why_not_transformers(source: Source, result: Source) -> str:
     needed, available = 4 * parameter_count(result.model), _available_bytes()
     if needed * _ROOM > available:
         return (
-            f"transformers needs {needed / 1e9:.0f} GB and {available / 1e9:.0f} GB are available, so the native model "
+            f"transformers needs {needed / 1e9:.0f} GB but {available / 1e9:.0f} GB are available, so the native model "
             "computed both"
         )
     return ""
@@ -119,7 +119,7 @@ def _transformers_logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
             attn_implementation="eager",
             trust_remote_code=False,
         )
-    # No documentation lists the errors that transformers raises on a configuration.
+    # The errors that transformers raises for a configuration are not documented.
     except Exception as error:
         raise CheckpointError(f"{folder}: transformers cannot load it ({one_line(error)[:300]})") from error
     finally:

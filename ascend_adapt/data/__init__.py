@@ -1,4 +1,4 @@
-"""Text to token files to training samples, in the formats and the order that Megatron and its forks use."""
+"""Datasets: text to token files to training samples, in the formats and the order of Megatron and its forks."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ascend_adapt.data.samplers import CyclicSampler, ResumableSampler
     from ascend_adapt.data.torch_dataset import GPTDataset, gpt_dataset
 
-# The command line imports this package to list its commands: it must not import numpy and torch.
+# The command line imports this package to list its commands, so it must not import numpy or torch.
 _HOMES = {
     "CyclicSampler": "samplers",
     "GPTDataset": "torch_dataset",

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from ascend_adapt.data.indexed_dataset import IndexedDataset
 from ascend_adapt.errors import SettingsError
 
-# Products of a weight and a position; few enough to stay in the processor's cache.
+# Number of products of a weight and a position at a time: few enough to stay in the processor's cache.
 PRODUCTS_AT_ONCE = 1 << 16
 
 
 def parse_blend(words: Sequence[str]) -> tuple[list[float], list[str]]:
-    """Return the weights and prefixes in "weight prefix weight prefix ...", or those of a single prefix.
+    """Return the weights and prefixes in "weight prefix weight prefix ...", or weight 1 for a single prefix.
 
     Raises:
-        SettingsError: the arguments have neither form.
+        SettingsError: the arguments have another form.
     """
     if len(words) == 1:
         return [1.0], [words[0]]
@@ -43,27 +43,27 @@ def parse_blend(words: Sequence[str]) -> tuple[list[float], list[str]]:
 
 
 def normalised(weights: Sequence[float], *, one_by_one: bool) -> list[float]:
-    """Return weights that sum to 1, added one by one or pairwise as numpy does: the last bit differs."""
+    """Return weights that sum to 1. The sum is computed one by one, or pairwise as in numpy; the last bit differs."""
     total = functools.reduce(operator.add, weights, 0.0) if one_by_one else np.sum(np.array(weights, np.float64))
     return [float(weight / total) for weight in weights]
 
 
 def weights_by_documents(prefixes: Sequence[str], alpha: float = 1.0) -> list[float]:
-    """Return GPT-NeoX's weight_by_num_documents: a weight for each token file from its number of documents.
+    """Return a weight for each token file from its number of documents, as in GPT-NeoX's weight_by_num_documents.
 
-    ``alpha`` is its weighted_sampler_alpha: the closer to 0, the less the document counts matter. With p a file's
+    ``alpha`` is its weighted_sampler_alpha: the closer to 0, the less the document counts matter. If p is a file's
     share of all documents, the weights are p ** alpha, normalised, multiplied by 1 - p, and normalised again.
     Source: gpt-neox@ea7aefd8 megatron/data/data_utils.py weights_by_num_docs.
 
     Raises:
         DataError: token files cannot be read.
-        SettingsError: there are no documents.
+        SettingsError: the token files contain no documents.
     """
     return document_weights([len(IndexedDataset(prefix)) for prefix in prefixes], alpha)
 
 
 def document_weights(counts: Sequence[int], alpha: float) -> list[float]:
-    """Return the weights of weights_by_documents for given numbers of documents."""
+    """Return the weights for given numbers of documents, as ``weights_by_documents`` does for token files."""
     if len(counts) == 1:
         return [1.0]
     total = sum(counts)
@@ -81,7 +81,7 @@ def document_weights(counts: Sequence[int], alpha: float) -> list[float]:
 
 
 def samples_to_ask_for(num_samples: int, weight: float) -> int:
-    """Return how many samples a blend requests from a dataset of normalised ``weight``: its share plus 0.5 %."""
+    """Return how many samples a blend requests from a dataset with this normalised ``weight``: its share plus 0.5 %."""
     return math.ceil(num_samples * weight * 1.005)
 
 
@@ -90,14 +90,15 @@ def blend_order(
 ) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     """Return the dataset of each of ``size`` samples, int16 [size], and the sample's number in it, int64 [size].
 
-    Each sample comes from the dataset that is furthest behind its weight, the first in a tie. The arithmetic is that of
-    Megatron's helpers in double precision. ``report`` is called regularly with the number of samples so far.
+    Each sample comes from the dataset that is furthest behind its weight, in a tie from the first such dataset. The
+    arithmetic is that of Megatron's helpers in double precision. ``report`` is called regularly with the number of
+    samples so far.
     """
     return _greedy(weights, size, np.full(len(weights), math.inf), report)
 
 
 def exhaustive_blend_order(sizes: Sequence[int]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """Return the order of a blend that takes exactly ``sizes`` samples of the datasets, always in proportion."""
+    """Return the order of a blend that takes exactly ``sizes`` samples from the datasets, always in proportion."""
     total = sum(sizes)
     return _greedy([size / float(total) for size in sizes], total, np.array(sizes, np.float64), lambda samples: None)
 
@@ -107,7 +108,7 @@ def _greedy(
 ) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     datasets = np.empty(size, np.int16)
     numbers = np.empty(size, np.int64)
-    # A used-up dataset counts as taken infinitely often. With an empty one the helpers would loop forever.
+    # An exhausted dataset counts as taken infinitely often. With an empty dataset, the helpers would loop forever.
     taken = np.where(limits == 0, math.inf, 0.0)
     lags = np.empty(len(weights))
     limited = bool(np.isfinite(limits).any())
@@ -116,7 +117,7 @@ def _greedy(
         before = taken.copy()
         positions = np.maximum(np.arange(first, min(first + step, size), dtype=np.float64), 1.0)
         chosen = []
-        # Each choice depends on the one before: only the products can be computed for many samples at once.
+        # Each choice depends on the previous one, so only the products can be computed for many samples at once.
         for due in positions[:, None] * np.asarray(weights, np.float64):
             np.subtract(due, taken, lags)
             dataset = lags.argmax()
@@ -135,5 +136,5 @@ def _greedy(
 
 
 def fill_blend(dataset_index: NDArray[Any], dataset_sample_index: NDArray[Any], weights: Any, size: int) -> None:
-    """Write blend_order into the caller's arrays, as the helpers do."""
+    """Write the result of blend_order into the caller's arrays, as Megatron's helpers do."""
     dataset_index[:size], dataset_sample_index[:size] = blend_order([float(weight) for weight in weights], size)

@@ -1,4 +1,4 @@
-"""Blocks of JSON lines: the unit of work of preprocessing, and the positions from which a run can resume."""
+"""Blocks of JSON lines, the unit of work of preprocessing, and the positions from which a run can resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.errors import BadLine, DataError
 
 @dataclass(frozen=True)
 class Position:
-    """A position between two lines: the input's number, and how many (unpacked) bytes and lines of it come before."""
+    """A position between two lines: the number of the input, and the (unpacked) bytes and lines before it."""
 
     input: int = 0
     offset: int = 0
@@ -21,10 +21,10 @@ class Position:
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Complete lines of one input; ``first_line`` counts from 1, ``end`` is the position after them.
+    """Complete lines of one input. ``first_line`` counts from 1, and ``end`` is the position after the lines.
 
-    ``bytes_read`` counts the bytes of all inputs on disk read so far. ``too_long`` is the length in bytes of a line
-    that was not kept; ``data`` is empty then.
+    ``bytes_read`` counts the bytes on disk that were read so far from all inputs. If a line was too long to keep,
+    ``too_long`` is its length in bytes, and ``data`` is empty.
     """
 
     source: Input
@@ -36,7 +36,7 @@ class TextBlock:
 
     @property
     def first_byte(self) -> int:
-        """Where the first line begins in the input's (unpacked) text, from 0."""
+        """Offset in bytes of the first line in the unpacked input."""
         return self.end.offset - len(self.data) - self.too_long
 
 
@@ -80,14 +80,14 @@ def _skip(stream: IO[bytes], count: int, source: Input) -> None:
 def long_line(source: Input, line: int) -> str:
     """Return the message for a line that is too long."""
     return (
-        f"{source}:{line}: no line break in {LONGEST_LINE} bytes, expected one document per line — is it JSON lines? "
-        "Repair the line or pass --on-bad-line skip"
+        f"{source}:{line}: no line break in {LONGEST_LINE} bytes, expected one document per line — is the file JSON "
+        "lines? Repair the line or pass --on-bad-line skip"
     )
 
 
 def _whole_lines(stream: IO[bytes], block_bytes: int, skip_long_lines: bool) -> Iterator[tuple[bytes, int]]:
-    """Return complete lines and 0, or b"" and the length of an overlong line (so far, if it is not skipped)."""
-    # What follows the last line break of a block starts the next one: cheaper than reading up to the next line break.
+    """Yield complete lines and 0, or b"" and the length of an overlong line (read so far, if it is not skipped)."""
+    # Bytes after the last line break start the next block, which is cheaper than reading to the next line break.
     begun: list[bytes] = []
     length = 0
     while data := stream.read(block_bytes):

@@ -56,7 +56,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
 
 
 def _preprocess_options(parser: argparse.ArgumentParser) -> None:
-    # Megatron's, bigscience's and GPT-NeoX's spellings. Options without help are accepted and have no effect.
+    # Spellings of Megatron, bigscience and GPT-NeoX. Options without help text are accepted without effect.
     parser.add_argument(
         "--input",
         nargs="+",
@@ -99,14 +99,14 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
         "--encoding", default="utf-8", metavar="NAME", help="encoding of JSON lines, such as gb18030 (default: utf-8)"
     )
     parser.add_argument(
-        "--engine", default="auto", metavar="ENGINE", help="auto, hf, gigatoken or tiktoken: the ids are the same"
+        "--engine", default="auto", metavar="ENGINE", help="auto, hf, gigatoken or tiktoken; all give the same ids"
     )
     parser.add_argument(
         "--commit-interval",
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="how often the position to resume from is saved",
+        help="how often to save the position from which a run resumes",
     )
     parser.add_argument("--split-sentences", action="store_true", help=argparse.SUPPRESS)
     for ignored in ("--log-interval", "--num-docs", "--make-vocab-size-divisible-by"):
@@ -144,7 +144,7 @@ def _run_preprocess(known: argparse.Namespace) -> int:
         encoding=known.encoding,
         commit_seconds=known.commit_interval,
     )
-    # --workers counts the cores: the tokenizer's own threads would be additional.
+    # --workers is the number of cores to use, and threads of the tokenizer library would use more.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # orjson 3.13 crashes the interpreter if Ctrl-C interrupts its import.
     with interruption.ignored():

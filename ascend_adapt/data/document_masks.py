@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 
 def document_numbers(tokens: NDArray[Any], eod: int) -> NDArray[np.int64]:
-    """Return each token's document number [S]; an end-of-document token belongs to its document."""
+    """Return each token's document number, [S]. An end-of-document token belongs to the document that it ends."""
     ended = np.cumsum(tokens == eod, dtype=np.int64)
     return np.concatenate([np.zeros(1, np.int64), ended[:-1]])[: len(tokens)]
 
 
 def position_ids(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.int64]:
-    """Return the position of each of the tokens [S], counted from the start of its document if ``eod`` is given."""
+    """Return the position of each token, [S], counted from the start of its document if ``eod`` is given."""
     positions = np.arange(len(tokens), dtype=np.int64)
     if eod is None:
         return positions
@@ -27,7 +27,7 @@ def position_ids(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.int
 
 
 def masked_out(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.bool_]:
-    """Return bool [S, S], True where a query (row) must not see a key: later, or with ``eod`` in another document."""
+    """Return the attention mask, bool [S, S]: True where a key is after the query (row), or in another document."""
     later: NDArray[np.bool_] = ~np.tri(len(tokens), dtype=bool)
     if eod is None:
         return later
@@ -37,5 +37,5 @@ def masked_out(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.bool_
 
 
 def loss_mask(tokens: NDArray[Any], eod: int | None = None) -> NDArray[np.float32]:
-    """Return the loss mask [S]: 0 where the input is ``eod``, 1 elsewhere; all 1 without ``eod``."""
+    """Return the loss mask, [S]: 0 where the input is ``eod``, 1 elsewhere. Without ``eod``, all values are 1."""
     return np.ones(len(tokens), np.float32) if eod is None else (tokens != eod).astype(np.float32)

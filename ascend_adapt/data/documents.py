@@ -1,4 +1,4 @@
-"""JSON lines to texts, and the handling of bad lines."""
+"""Parses JSON lines into texts, and handles bad lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UTF8 = "utf-8"
 
 @dataclass
 class Documents:
-    """The texts of one block: ``texts[k]`` are those of the k-th key, the same number for every key."""
+    """The texts of one block. ``texts[k]`` has the texts of the k-th key; every key has the same number of texts."""
 
     texts: list[list[str]]
     blank: int = 0
@@ -67,7 +67,7 @@ def find_encoding(name: str) -> str:
     """Return Python's name for the encoding of JSON lines.
 
     Raises:
-        SettingsError: it is unknown, or its bytes below 128 are not ASCII, so that line breaks cannot be found.
+        SettingsError: the encoding is unknown, or its bytes below 128 are not ASCII, so line breaks cannot be found.
     """
     ascii_bytes = bytes(range(128))
     try:
@@ -77,14 +77,14 @@ def find_encoding(name: str) -> str:
         is_ascii = False
     if not is_ascii:
         raise SettingsError(
-            f"--encoding: {name!r}, expected one that Python knows and that contains ASCII, such as utf-8 or gb18030 — "
-            "convert others, such as by `iconv -f utf-16 -t utf-8`"
+            f"--encoding: {name!r}, expected an encoding that Python knows and that contains ASCII, such as utf-8 or "
+            "gb18030 — convert others, such as with `iconv -f utf-16 -t utf-8`"
         )
     return found
 
 
 def text_cleaner(ftfy: bool) -> Callable[[str], str]:
-    """Return the function applied to each text: ftfy's fix_text, or one that changes nothing.
+    """Return the function to apply to each text: ftfy's fix_text, or a function that changes nothing.
 
     Raises:
         DataError: ftfy is not installed.
@@ -110,7 +110,7 @@ def fast_loads() -> Callable[[bytes], Any] | None:
 def _columns(
     lines: list[bytes], keys: Sequence[str], loads: Callable[[bytes], Any], encoding: str
 ) -> list[list[str]] | None:
-    """Fast path: all texts of each key at once; None if any line has to be parsed on its own."""
+    """Return all texts of each key, parsed at once, or None if lines have to be parsed one by one."""
     try:
         if encoding != UTF8:
             lines = [line.decode(encoding).encode() for line in lines]
@@ -130,7 +130,7 @@ def _texts(line: bytes, keys: Sequence[str], loads: Callable[[bytes], Any] | Non
             document = None
     by_orjson = document is not None
     if not by_orjson:
-        # orjson rejects some input that json accepts, such as NaN: json decides, so results do not depend on orjson.
+        # orjson rejects some input that json accepts, such as NaN. json decides, so results do not depend on orjson.
         document = _strict_loads(line)
     if not isinstance(document, dict):
         raise BadLine(f"a JSON {_json_type(document)}, expected an object with {', '.join(map(repr, keys))}")

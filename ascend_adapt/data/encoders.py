@@ -1,4 +1,4 @@
-"""Encoders from texts to token ids, one class per library. The result is one flat array and the size of each text."""
+"""Encoders from texts to token ids, one class per library. The result is one flat array of ids and each text's size."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from tiktoken import Encoding
     from tokenizers import Tokenizer
 
-# The reference is up to a hundred times slower: more checks would cost noticeable time.
+# The reference is up to a hundred times slower, so more checks would cost noticeable time.
 CALLS_BETWEEN_CHECKS = 16
 CHECKED_LENGTH = 2000
 
-# gigatoken: bytes of growth before it is loaded again, and how much text there is at least between two loads. A load
-# costs as much as 20 MB of text; tables grow in steps, and the old one stays until the new one is filled. Growth counts
-# from CHARACTERS_TO_SETTLE on, when memory for texts and ids is allocated and that of the last tokenizer is freed.
+# gigatoken is loaded again after MEMORY_FOR_WORDS bytes of growth, and after at least CHARACTERS_REMEMBERED characters
+# of text. Loading costs as much time as encoding 20 MB of text. Its tables grow in steps, and an old table is freed
+# only when the new one is filled. Growth is measured after CHARACTERS_TO_SETTLE characters, when memory for texts and
+# ids has been allocated and the memory of the last tokenizer freed.
 MEMORY_FOR_WORDS = 96 << 20
 CHARACTERS_REMEMBERED = 16 << 20
 CHARACTERS_TO_SETTLE = 4 << 20
@@ -38,7 +39,7 @@ Encoded = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 class Encoder(Protocol):
-    """Texts to ids [T] and sizes [N], T their sum."""
+    """Encodes N texts into ids [T] and sizes [N], where T is the sum of the sizes."""
 
     def encode(self, texts: list[str]) -> Encoded:
         """Return the concatenated ids of all texts, and how many each text has."""
@@ -46,11 +47,11 @@ class Encoder(Protocol):
 
 
 class HFEncoder:
-    """Hugging Face's tokenizers, on small parts of text: memory is 150 times the size of the text being encoded."""
+    """Hugging Face's tokenizers, used on small parts of texts: encoding takes 150 times their size in memory."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        # The same ids without offsets, since tokenizers 0.20.
+        # Since tokenizers 0.20, encode_batch_fast gives the same ids without offsets.
         self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
         self._parts_of = part_function(tokenizer)
 
@@ -65,7 +66,7 @@ class HFEncoder:
         return np.concatenate(ids), sizes
 
     def _batches(self, texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
-        """Batches of parts with the number of each part's text, about PART_LENGTH characters or more each."""
+        """Yield batches of parts of about PART_LENGTH characters or more, with the number of each part's text."""
         owners: list[int] = []
         parts: list[str] = []
         length = 0
@@ -82,9 +83,10 @@ class HFEncoder:
 
 
 class GigatokenEncoder:
-    """gigatoken; only the first ``threads`` of a process counts.
+    """gigatoken. The value of ``threads`` that a process gives first applies to all its encoders.
 
-    Up to 0.10 it caches every word without a limit; it is reloaded when the cache takes too much memory.
+    Up to version 0.10, gigatoken caches every word without a limit, so it is reloaded when the cache takes too much
+    memory.
     """
 
     def __init__(self, tokenizer: Tokenizer, threads: int):
@@ -99,9 +101,9 @@ class GigatokenEncoder:
         """Return the concatenated ids of all texts, and how many each text has."""
         if not texts:
             return _joined([])
-        # The arrays are taken from awkward's layout directly: its functions cost more than encoding a short batch.
+        # Read the arrays of awkward's layout directly, because its functions take longer than encoding a short batch.
         rows = self._tokenizer.encode_batch(texts, parallel=True).layout
-        if self._looking.acquire(blocking=False):  # else another thread does
+        if self._looking.acquire(blocking=False):  # otherwise another thread is doing this
             try:
                 self._forget(sum(map(len, texts)))
             finally:
@@ -120,7 +122,7 @@ class GigatokenEncoder:
 
 
 class TiktokenEncoder:
-    """OpenAI's tiktoken; a special token spelled out in the text is a ValueError, as in GPT-NeoX."""
+    """OpenAI's tiktoken. A special token spelled out in the text raises ValueError, as in GPT-NeoX."""
 
     def __init__(self, encoding: Encoding):
         self._encoding = encoding
@@ -131,7 +133,7 @@ class TiktokenEncoder:
 
 
 class SentencePieceEncoder:
-    """Google's sentencepiece; ``special_tokens`` spelled out in the text become those tokens, the earliest first.
+    """Google's sentencepiece. ``special_tokens`` that are spelled out in the text become those tokens.
 
     Source: Megatron-LM@core_v0.9.0 megatron/training/tokenizer/tokenizer.py, _SentencePieceTokenizer.tokenize.
     """
@@ -154,7 +156,7 @@ class SentencePieceEncoder:
 
 
 class CharLevelEncoder:
-    """Characters as the bytes of their UTF-8 encoding."""
+    """Character-level encoder: the ids are the bytes of the UTF-8 encoding."""
 
     def encode(self, texts: list[str]) -> Encoded:
         """Return the concatenated ids of all texts, and how many each text has."""
@@ -163,7 +165,7 @@ class CharLevelEncoder:
 
 
 class CheckedEncoder:
-    """A fast engine, some of whose ids are compared with the reference while it runs.
+    """A fast engine that is checked while it runs: some of its ids are compared with the reference.
 
     Raises:
         DataError: the ids differ.
@@ -199,7 +201,7 @@ def _arrays(rows: list[Any]) -> bool:
 
 
 def check_same_ids(encoder: Encoder, reference: Encoder, texts: list[str], name: str) -> None:
-    """Raise DataError unless both encoders give the same ids for every text."""
+    """Raise DataError if the encoders give different ids for any text."""
     for text in texts:
         mine, truth = encoder.encode([text])[0], reference.encode([text])[0]
         if not np.array_equal(mine, truth):

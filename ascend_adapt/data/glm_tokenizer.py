@@ -19,7 +19,7 @@ from ascend_adapt.data.encoders import Encoder
 from ascend_adapt.data.tokenizer import END_OF_TEXT, TokenizerRequest, byte_alphabet, load_tokenizer
 from ascend_adapt.errors import DataError
 
-# Name, spelling, and whether spaces before it belong to it; in the order of their ids.
+# Name, spelling, and whether the token swallows the spaces before it, in the order of ids.
 _BLOCK = (
     *(("sop", "<|startofpiece|>", False), ("eop", "<|endofpiece|>", False), ("ENC", "[CLS]", False)),
     *(("MASK", "[MASK]", True), ("sep", "[SEP]", False), ("unk", "[UNK]", False)),
@@ -31,17 +31,17 @@ _PUNCTUATION = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2019": "'", "\u20
 
 
 def plain_punctuation(text: str) -> str:
-    """Replace typographic quotes and dashes by ASCII, as GLM does with its corpora and most of its tasks."""
+    """Replace typographic quotes and dashes with ASCII, as GLM does in its corpora and most of its tasks."""
     return text.translate(_PUNCTUATION)
 
 
 @dataclass(frozen=True)
 class GlmTokenizer:
-    """Texts to ids, and the special tokens by name: eos, sop, eop, ENC, MASK, sep, unk, gMASK, sMASK, dBLOCK."""
+    """GLM's tokenizer, with the special tokens eos, sop, eop, ENC, MASK, sep, unk, gMASK, sMASK and dBLOCK."""
 
     encoder: Encoder
     words: Mapping[str, int]
-    """The vocabulary without special tokens, in byte-level spelling."""
+    """The vocabulary in byte-level spelling, without special tokens."""
     special: Mapping[str, int]
     spelled: Mapping[str, str]
     """The name of each special token by its spelling."""
@@ -52,10 +52,10 @@ class GlmTokenizer:
     def load(
         cls, vocab_file: str, merge_file: str, *, task_mask: bool = False, decoder_mask: bool = False
     ) -> GlmTokenizer:
-        """Load the tokenizer; ``task_mask`` adds [gMASK] and [sMASK], ``decoder_mask`` adds [dBLOCK].
+        """Load the tokenizer. ``task_mask`` adds [gMASK] and [sMASK], and ``decoder_mask`` adds [dBLOCK].
 
         Raises:
-            DataError: a file is missing or wrong.
+            DataError: a file is missing or invalid.
         """
         loaded = load_tokenizer(TokenizerRequest("GPT2BPETokenizer", vocab_file, merge_file, engine="hf"))
         if loaded.eod is None:
@@ -73,14 +73,14 @@ class GlmTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, special tokens included."""
+        """Number of ids, including special tokens."""
         return len(self.words) + len(self.special) - 1
 
     def command(self, name: str) -> int:
         """Return the id of a special token.
 
         Raises:
-            DataError: this tokenizer does not have it.
+            DataError: this tokenizer does not have the token.
         """
         if name not in self.special:
             option = {"gMASK": "--task-mask", "sMASK": "--task-mask", "dBLOCK": "--block-mask-prob"}.get(name)
@@ -89,11 +89,11 @@ class GlmTokenizer:
         return self.special[name]
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text; special tokens spelled out in it become their ids."""
+        """Return the ids of a text. Special tokens that are spelled out in the text become their ids."""
         return self.encode_all([text])[0].tolist()  # type: ignore[no-any-return]
 
     def encode_all(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Return the ids of each text; a text of spaces has none."""
+        """Return the ids of each text. A text of spaces has no ids."""
         pieces, owners, ids = [], [], [[] for _ in texts]  # type: ignore[var-annotated]
         for number, text in enumerate(texts):
             for piece in self._pieces(text):
@@ -109,7 +109,7 @@ class GlmTokenizer:
         return [np.concatenate([np.empty(0, np.int64), *each]) for each in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; special tokens are spelled out."""
+        """Return the text of ids, with special tokens spelled out."""
         alphabet = byte_alphabet()
         text, pieces = "", []
         for one in [*ids, None]:
@@ -123,7 +123,7 @@ class GlmTokenizer:
 
     @cached_property
     def sentence_ends(self) -> frozenset[int]:
-        """Ids of words with a mark that ends a sentence; a line break does not count, as in GLM."""
+        """Ids of words with a mark that ends a sentence. As in GLM, a line break does not end one."""
         return frozenset(one for word, one in self.words.items() if any(mark in word for mark in _ENDS))
 
     @cached_property
@@ -139,7 +139,7 @@ class GlmTokenizer:
         return re.compile(f"({'|'.join(map(re.escape, self.spelled))})")
 
     def _pieces(self, text: str) -> list[str]:
-        """Split a text at special tokens; those that swallow spaces take them from the piece before."""
+        """Split a text at special tokens. Tokens that swallow spaces remove them from the end of the piece before."""
         if not text.strip():
             return []
         pieces = self._split.split(text)

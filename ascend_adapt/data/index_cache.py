@@ -1,4 +1,4 @@
-"""Index cache: sample indices on disk, built under a temporary name by one rank per storage, validated when read."""
+"""Index cache: sample indices on disk, built by one rank per storage, and validated by each rank that reads them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SECONDS_OF_SILENT_WAITING = 30.0
 
 
 def builds_index_cache(rank: int, local_rank: int, shared_storage: bool) -> bool:
-    """Whether this rank builds the cache: the job's first rank on shared storage, else the first rank of each host."""
+    """Return whether this rank builds the cache: the job's first rank on shared storage, else the host's first."""
     return rank == 0 if shared_storage else local_rank == 0
 
 
 class IndexCache:
-    """A folder of indices, each in a folder named by the digest of its description."""
+    """A folder of indices. Each index is in a subfolder named by the digest of its description."""
 
     def __init__(self, folder: str | os.PathLike[str], *, builds: bool, wait_seconds: float = 1800.0):
         self.folder = Path(folder)
@@ -42,10 +42,10 @@ class IndexCache:
         self.wait_seconds = wait_seconds
 
     def load(self, description: Mapping[str, Any], build: Callable[[], Arrays]) -> Arrays:
-        """Return the arrays of ``description``, mapped into memory; if missing, the building rank calls ``build``.
+        """Return the memory-mapped arrays of ``description``. If they are missing, the building rank calls ``build``.
 
         Raises:
-            DataError: the folder cannot be written, or no other rank built them in time.
+            DataError: the folder cannot be written, or no other rank built the arrays in time.
         """
         text = json.dumps({"format": FORMAT, **description}, sort_keys=True)
         place = self.folder / hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -83,14 +83,14 @@ class IndexCache:
             kinds = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
             (aside / "description.json").write_text(json.dumps({"description": text, "arrays": kinds}))
             aside.chmod(0o755)
-            # An existing entry was invalid.
+            # An existing entry is invalid, since otherwise it would have been read.
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(place)
             try:
                 aside.rename(place)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise  # another rank was first; its entry is validated when it is read
+                    raise  # another rank was first; its entry is validated on reading
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
@@ -99,7 +99,7 @@ def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
     """Return the arrays in ``place`` if they are complete and unchanged, else None.
 
     Raises:
-        DataError: they exist but this process cannot read them, which waiting for another rank cannot change.
+        DataError: the arrays exist, but this process cannot read them, so waiting for another rank would not help.
     """
     try:
         saved = json.loads((place / "description.json").read_text())
@@ -109,7 +109,7 @@ def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     except OSError as error:
-        if error.errno == errno.ESTALE:  # replaced on another host while it was read
+        if error.errno == errno.ESTALE:  # another host replaced the entry while it was read
             return None
         raise DataError(
             f"{error.filename or place}: {system_error(error)}, expected to read the index cache — check it, or "

@@ -19,12 +19,12 @@ __all__ = ["IndexedDataset", "bin_path", "idx_path", "sequence_pointers", "token
 
 
 def bin_path(prefix: str | os.PathLike[str]) -> Path:
-    """Return the path of the tokens of ``prefix``."""
+    """Return the path of the .bin file of ``prefix``, which has the tokens."""
     return Path(f"{os.fspath(prefix)}.bin")
 
 
 def idx_path(prefix: str | os.PathLike[str]) -> Path:
-    """Return the path of the index of ``prefix``."""
+    """Return the path of the .idx file of ``prefix``."""
     return Path(f"{os.fspath(prefix)}.idx")
 
 
@@ -37,10 +37,11 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class IndexedDataset:
-    """The sequences of one .bin/.idx pair, mapped into memory and checked when opened; ``[i]`` is a read-only array.
+    """The sequences of one .bin/.idx pair, memory-mapped and validated when opened. ``[i]`` is a read-only array.
 
-    ``sizes`` is int32 [S] in tokens, ``doc_idx`` int64 [D]: document d is the sequences doc_idx[d] to doc_idx[d + 1].
-    preprocess writes one sequence per document. The mmap, multimodal, lazy and cached formats are read.
+    ``sizes``, int32 [S], has the number of tokens of each sequence. ``doc_idx`` is int64 [D]: document d consists of
+    the sequences doc_idx[d] to doc_idx[d + 1]. ``preprocess`` writes one sequence per document. The formats mmap,
+    multimodal, lazy and cached can be read.
 
     Raises:
         DataError: a file is missing or its fields are inconsistent; the message names the file and the field.
@@ -78,17 +79,17 @@ class IndexedDataset:
         return (self.get(sequence) for sequence in range(len(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # DataLoader workers map the files themselves; tokens are never pickled.
+        # DataLoader workers map the files again, so tokens are never pickled.
         return _reopen, (self.prefix, self._multimodal)
 
     def get(self, sequence: int, offset: int = 0, length: int | None = None) -> NDArray[Any]:
-        """Return ``length`` tokens (default: the rest) of one sequence, starting at ``offset``.
+        """Return ``length`` tokens of one sequence from ``offset`` on, by default all the remaining tokens.
 
         Raises:
             IndexError: the sequence or the tokens are out of range.
         """
         if not -len(self) <= sequence < len(self):
-            raise IndexError(f"{self.prefix}: sequence {sequence}, expected one below {len(self)}")
+            raise IndexError(f"{self.prefix}: sequence {sequence}, expected a number below {len(self)}")
         size = int(self.sizes[sequence])
         length = size - offset if length is None else length
         if offset < 0 or length < 0 or offset + length > size:

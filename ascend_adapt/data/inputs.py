@@ -31,15 +31,15 @@ ZSTD_WINDOW_LOG_MAX = 31
 
 STREAM_BYTES = 1 << 16
 
-# Bytes; a longer line is not a document.
+# In bytes. A longer line is not taken for a document.
 LONGEST_LINE = 1 << 30
 
 
 @dataclass(frozen=True)
 class Input:
-    """One file that reads as JSON lines; ``member`` is its name inside an archive.
+    """One input file, read as JSON lines.
 
-    ``keys`` are the columns read from a Parquet file.
+    ``member`` is the name of the file inside an archive. ``keys`` are the columns to read from a Parquet file.
     """
 
     path: str
@@ -51,17 +51,17 @@ class Input:
 
     @property
     def size(self) -> int:
-        """Bytes on disk, 0 if unknown."""
+        """Size in bytes on disk, 0 if unknown."""
         return 0 if self.path == STDIN or self.member else Path(self.path).stat().st_size
 
 
 def find_inputs(words: Sequence[str], keys: tuple[str, ...] = ("text",)) -> list[Input]:
-    """Return the inputs that ``words`` list, in order: paths, globs or comma lists, whose empty items are ignored.
+    """Return the inputs that ``words`` list, in order. Words are paths, globs or comma lists; empty items are ignored.
 
     A folder stands for the files in it with a known suffix, sorted by name, as in lm_dataformat.
 
     Raises:
-        DataError: nothing is named, a file is not found, or its suffix is not in SUFFIXES or ARCHIVES.
+        DataError: no input is listed, a file does not exist, or its suffix is not in SUFFIXES or ARCHIVES.
     """
     paths = [path for word in words for item in _items(word) for path in _found(item)]
     if not paths:
@@ -70,8 +70,8 @@ def find_inputs(words: Sequence[str], keys: tuple[str, ...] = ("text",)) -> list
 
 
 def _items(word: str) -> list[str]:
-    # A comma may be part of an existing file's name.
-    # os.path: Path.exists raises for a comma list that is longer than a file name may be.
+    # The name of an existing file may contain a comma.
+    # os.path is used because Path.exists raises if a comma list is longer than a file name may be.
     items = [word] if os.path.exists(word.strip()) else word.split(",")
     return [item.strip() for item in items if item.strip()]
 
@@ -96,7 +96,7 @@ def _matches(item: str) -> list[str]:
         return [item]
     found = sorted(glob.glob(item, recursive=True))
     if not found:
-        raise DataError(f"{item}: no such file, expected one — check --input")
+        raise DataError(f"{item}: no such file, expected an input file — check --input")
     return found
 
 
@@ -106,7 +106,7 @@ def _members(path: str) -> list[Input]:
     with _reading_errors(path):
         regular = Path(path).is_file()
     if not regular:
-        raise DataError(f"{path}: not a regular file, expected one — read a pipe with --input -")
+        raise DataError(f"{path}: not a regular file, expected a file — read a pipe with --input -")
     if path.endswith(".jsonl.zst.tar"):
         with _reading_errors(path), tarfile.open(path, "r:") as archive:
             members = [Input(path, member.name) for member in archive if member.isfile()]
@@ -122,14 +122,16 @@ def _members(path: str) -> list[Input]:
 
 
 def _refuse_early_end(archive: tarfile.TarFile) -> None:
-    """Reject a truncated archive, which tarfile takes for its end; a complete archive ends in zeros."""
+    """Reject a truncated archive. A complete archive ends in zeros, but tarfile accepts any end."""
     stream: Any = archive.fileobj
     stream.seek(archive.offset)
     header = stream.read(tarfile.BLOCKSIZE)
     if len(header) < tarfile.BLOCKSIZE:
         raise EOFError(f"no end of the archive after byte {archive.offset}")
     if header.strip(b"\0"):
-        raise DataError(f"no member header at byte {archive.offset}, expected one or the end — the archive is damaged")
+        raise DataError(
+            f"no member header at byte {archive.offset}, expected a header or the end — the archive is damaged"
+        )
 
 
 def _has_known_suffix(path: str) -> bool:
@@ -143,10 +145,10 @@ def _has_known_suffix(path: str) -> bool:
 
 @contextmanager
 def open_input(source: Input) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
-    """Open JSON lines for reading; also yield a function that returns how many bytes on disk have been read.
+    """Open JSON lines for reading; yield the stream, and a function that returns the bytes read on disk so far.
 
     Raises:
-        DataError: the file is cut short, has a wrong suffix, or cannot be read; also raised while reading.
+        DataError: the file is truncated, has a wrong suffix, or cannot be read. This may be raised during reading.
     """
     with _reading_errors(str(source)):
         if source.path == STDIN:
@@ -192,7 +194,7 @@ def _zstd(raw: IO[bytes]) -> IO[bytes]:
 
 
 class _XzStreams(io.RawIOBase):
-    """All streams of an .xz file; lzma.open takes a damaged second stream for the end of the file."""
+    """Reads all streams of an .xz file. lzma.open would take a damaged second stream for the end of the file."""
 
     def __init__(self, raw: IO[bytes]):
         self._raw = raw
@@ -205,7 +207,7 @@ class _XzStreams(io.RawIOBase):
         while True:
             packed = b""
             if self._unpacker is None or self._unpacker.eof:
-                # Streams may be padded with zeros.
+                # Zeros may pad the space between streams.
                 packed = (self._unpacker.unused_data if self._unpacker else b"").lstrip(b"\0")
                 while not packed:
                     packed = self._raw.read(STREAM_BYTES)
@@ -224,7 +226,7 @@ class _XzStreams(io.RawIOBase):
 
 
 class _LengthPrefixed(io.RawIOBase):
-    """lm_dataformat's DatArchive as JSON lines; a document is its length in bytes as sixteen digits, then its text."""
+    """Reads lm_dataformat's DatArchive as JSON lines. Each text follows its length in bytes, in sixteen digits."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream = stream

@@ -11,7 +11,7 @@ from ascend_adapt.data.indexed_dataset import IndexedDataset, bin_path, idx_path
 
 
 def inspect(prefix: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the format, counts, distribution of sizes and first tokens of the token files ``prefix``.
+    """Return the format, counts, distribution of sizes, and first tokens of the token files ``prefix``.
 
     Raises:
         DataError: the token files cannot be read.

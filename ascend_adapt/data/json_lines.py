@@ -1,4 +1,4 @@
-"""Task files: JSON lines whose keys and values are checked; all problems of a file are reported at once."""
+"""Task files: JSON lines whose keys and values are checked. All problems of a file are reported at once."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ascend_adapt.errors import DataError, one_line
 _SHOWN = 5
 
 Check = Callable[[Any], str]
-"""Returns "" or what was expected of a value."""
+"""A function that returns "" for a valid value, else what was expected."""
 
 
 def text(value: Any) -> str:
-    """Check that a value is a string that is not blank, and Unicode: JSON can spell half of a surrogate pair."""
+    """Check that a value is a string, not blank, and valid Unicode. JSON can contain half of a surrogate pair."""
     return "" if isinstance(value, str) and value.strip() and is_unicode(value) else "text"
 
 
 def is_unicode(value: str) -> bool:
-    """Return whether a string has no half of a surrogate pair, which no tokenizer reads."""
+    """Return whether a string has no half of a surrogate pair, which tokenizers reject."""
     return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
@@ -37,13 +37,13 @@ def one_of(*choices: Any) -> Check:
 
 
 def read_rows(path: Path, checks: Mapping[str, Check], option: str = "--data") -> list[dict[str, Any]]:
-    """Return the objects of a JSON lines file, plain or compressed; blank lines are skipped. ``option`` names it.
+    """Return the objects of a plain or compressed JSON lines file, skipping blank lines. Messages name ``option``.
 
     Raises:
         DataError: the file cannot be read or has no object, or lines lack keys or have invalid values.
     """
     if not path.is_file():
-        # Every rank reads the file, so a pipe cannot serve.
+        # Every rank reads the file, so it cannot be a pipe.
         found = "not a regular file" if path.exists() else "no such file"
         raise DataError(f"{path}: {found}, expected JSON lines with {', '.join(checks)} — correct {option}")
     with open_input(Input(str(path))) as (stream, _):

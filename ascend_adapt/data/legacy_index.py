@@ -1,4 +1,4 @@
-"""Legacy index: PREFIX.idx of Megatron's older `lazy` and `cached` implementations, which share one format.
+"""Legacy index: PREFIX.idx of Megatron's older `lazy` and `cached` implementations, which have the same format.
 
 Little endian u64 after the magic: version, dtype code, element size, N items, M sizes, C document bounds; then i64
 dim_offsets[N + 1], data_offsets[N + 1] in elements, sizes[M], doc_idx[C]. Item i has the shape
@@ -22,13 +22,13 @@ LARGEST_SIZE = np.iinfo(np.int32).max
 
 
 def is_legacy(file: Path) -> bool:
-    """Whether ``file`` has the magic of a `lazy` or `cached` index."""
+    """Return whether ``file`` has the magic number of a `lazy` or `cached` index."""
     with open(file, "rb") as stream:
         return stream.read(len(MAGIC)) == MAGIC
 
 
 def read_legacy_index(file: Path, bin_bytes: int) -> TokenIndex:
-    """Return the index in ``file`` in the form of the mmap format, validated against ``bin_bytes`` bytes of tokens.
+    """Return the index in ``file`` as a TokenIndex, validated against ``bin_bytes`` bytes of tokens.
 
     Raises:
         DataError: a field contradicts the format, the file's length or the token file.
@@ -43,21 +43,26 @@ def read_legacy_index(file: Path, bin_bytes: int) -> TokenIndex:
         dtype = DTYPES[code]
         check(element_size == dtype.itemsize, "element size", element_size, f"{dtype.itemsize}, for dtype code {code}")
         announced = HEADER.size + 8 * (2 * (items + 1) + dimensions + bounds)
-        check(length == announced, "length", f"{length} bytes", f"{announced} bytes by its header")
+        check(length == announced, "length", f"{length} bytes", f"{announced} bytes according to its header")
         dim_offsets, data_offsets, sizes, doc_idx = (
             np.fromfile(stream, "<i8", count) for count in (items + 1, items + 1, dimensions, bounds)
         )
     check(
         dimensions == items and np.array_equal(dim_offsets, np.arange(items + 1)),
         "dim_offsets",
-        "that of items with several dimensions, or none",
-        "one dimension an item",
-        "token data is flat",
+        "that of items with several dimensions, or with none",
+        "one dimension per item",
+        "token data is one-dimensional",
     )
     check(((sizes >= 0) & (sizes <= LARGEST_SIZE)).all(), "sizes", "out of range", f"0 to {LARGEST_SIZE}")
     check(data_offsets[0] == 0, "data_offsets[0]", data_offsets[0], 0)
-    # Differences of hostile offsets may wrap around; if all equal the sizes, the offsets still end where the sizes do.
-    check(np.array_equal(np.diff(data_offsets), sizes), "data_offsets", "not the running sum of sizes", "exactly that")
+    # Differences of malicious offsets may wrap around, but if all equal the sizes, the last offset is their sum.
+    check(
+        np.array_equal(np.diff(data_offsets), sizes),
+        "data_offsets",
+        "not the running sum of sizes",
+        "the running sum of sizes",
+    )
     index = TokenIndex(
         kind="legacy",
         dtype=dtype,

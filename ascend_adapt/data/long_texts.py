@@ -1,9 +1,9 @@
-"""Cuts of long texts: where the concatenated ids of the parts equal the ids of the full text.
+"""Cuts long texts where the concatenated ids of the parts equal the ids of the full text.
 
-A byte-level BPE encodes one word at a time, and its regular expression alone decides where words begin. It has no
-look-behind, and looks ahead only from white space. So a letter or digit before a space, line break, comma or full stop
-ends a word, and the next word begins there, independent of the rest of the text. If any other part of a
-tokenizer might look across a cut, the text is not cut.
+A byte-level BPE encodes one word at a time, and its regular expression alone decides where words begin. The expression
+has no look-behind, and looks ahead only from white space. So a letter or digit before a space, line break, comma or
+full stop ends a word, and the next word begins there, independent of the rest of the text. If any other component of a
+tokenizer might look across a cut, texts are not cut.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# Characters; Hugging Face's tokenizers hold about 150 bytes for each while they encode a text.
+# In characters. While Hugging Face's tokenizers encode a text, they hold about 150 bytes per character.
 PART_LENGTH = 16 << 10
 
-# Letters in every version of Unicode that a library may use.
+# Characters that are letters in every version of Unicode that a library may use.
 _LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ÿΑ-ΡΣ-Ωα-ωА-яء-غف-يא-תअ-हぁ-ゖァ-ヺ一-龥가-힣"
 _CUT = re.compile(f"[{_LETTERS}](?=[ \\t\\n,.，。、\u3000])")
 _ACROSS_A_CUT = re.compile(f"[{_LETTERS}][ \\t\\n,.，。、\u3000]")
 
-# Llama 3's and Qwen 2's: GPT-4's, with a word for up to three digits, or for each digit.
+# The expressions of Llama 3 and Qwen 2: that of GPT-4, with words of up to three digits, or of one digit.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -33,7 +33,7 @@ KNOWN_WORDS = frozenset({_WORDS.format(digits="{1,3}"), _WORDS.format(digits="")
 
 
 def parts_of(text: str) -> list[str]:
-    """Return ``text`` in parts of PART_LENGTH characters, longer where it cannot be cut."""
+    """Return ``text`` in parts of PART_LENGTH characters, or longer parts where it cannot be cut."""
     parts, begin = [], 0
     while len(text) - begin > PART_LENGTH and (cut := _CUT.search(text, begin + PART_LENGTH - 1)):
         parts.append(text[begin : cut.end()])
@@ -42,7 +42,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def part_function(tokenizer: Tokenizer) -> Callable[[str], list[str]]:
-    """Return parts_of if ``tokenizer`` is proven to give the same ids for parts, else a function that cuts nothing."""
+    """Return ``parts_of`` if ``tokenizer`` provably gives the same ids for parts, else a function that cuts nothing."""
     return parts_of if _one_word_at_a_time(tokenizer) else _whole
 
 
@@ -64,7 +64,7 @@ def _one_word_at_a_time(tokenizer: Tokenizer) -> bool:
 
 
 def _added_tokens(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The added tokens of a tokenizer.json; before 0.14 the library has no method for them."""
+    """Return the added tokens of a tokenizer. Before version 0.14, the library has no method for this."""
     added: list[dict[str, Any]] = json.loads(tokenizer.to_str())["added_tokens"]
     return added
 
@@ -75,7 +75,7 @@ def _words_are_known(pre_tokenizer: dict[str, Any]) -> bool:
     if last.get("type") != "ByteLevel" or last.get("add_prefix_space", True):
         return False
     if not splits:
-        return bool(last.get("use_regex", True))  # GPT-2's
+        return bool(last.get("use_regex", True))  # the expression of GPT-2
     return (
         len(splits) == 1
         and splits[0].get("type") == "Split"
@@ -87,5 +87,5 @@ def _words_are_known(pre_tokenizer: dict[str, Any]) -> bool:
 
 
 def _settings(component: Any) -> dict[str, Any]:
-    """One component of a tokenizer.json; {} if there is none."""
+    """Return the settings of one component of a tokenizer, {} if it does not have the component."""
     return {} if component is None else json.loads(component.__getstate__())

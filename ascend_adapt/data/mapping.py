@@ -1,7 +1,7 @@
-"""Memory-mapped read-only files that hold no open descriptor.
+"""Memory-mapped read-only files without open descriptors.
 
-Python's mmap keeps a descriptor for each mapping (until 3.13's trackfd), and so does numpy.memmap: a few hundred token
-files with their indices exceed the usual limit of 1024. The system needs none once a file is mapped.
+Python's mmap keeps a descriptor for each mapping (until 3.13's trackfd), and so does numpy.memmap. A few hundred token
+files with their indices then exceed the usual limit of 1024. The system needs no descriptor once a file is mapped.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def map_array(path: str | os.PathLike[str], dtype: DTypeLike = np.uint8) -> NDAr
 
     Raises:
         OSError: the file cannot be opened or mapped.
-        ValueError: its length is not a multiple of the item size.
+        ValueError: the length of the file is not a multiple of the item size.
     """
     with open(path, "rb") as stream:
         return np.frombuffer(_mapped(stream), dtype)
 
 
 def map_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """Return the array in a .npy file as numpy.save writes it, read-only.
+    """Return the array of a .npy file that numpy.save has written, read-only.
 
     Raises:
         OSError: the file cannot be opened or mapped.
-        ValueError: it is damaged, or holds Python objects, whose loading runs code.
+        ValueError: the file is damaged, or holds Python objects, which run code when loaded.
     """
     with open(path, "rb") as stream:
         if np.lib.format.read_magic(stream) != (1, 0):
@@ -62,6 +62,6 @@ def _mapped(stream: BinaryIO) -> memoryview:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(Path(stream.name)))
     content = (ctypes.c_ubyte * length).from_address(address)
-    # Not at exit, when other threads may still read: the system unmaps it.
+    # Not unmapped at exit, when other threads may still read. The system unmaps it.
     weakref.finalize(content, _munmap, address, length).atexit = False
     return memoryview(content).toreadonly()

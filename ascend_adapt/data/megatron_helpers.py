@@ -1,7 +1,7 @@
 """Megatron's data helpers in numpy: the GPT functions of the C++ `helpers` of Megatron, its forks and GPT-NeoX.
 
-Used where those cannot be compiled. Names, arguments, results and types are the same, so the order of samples is, too.
-Functions that only BERT and similar models need raise an error.
+They are used where the C++ helpers cannot be compiled. Names, arguments, results and types are the same, so samples
+have the same order. Functions that only BERT and similar models need raise an error.
 
 Sources: Megatron-LM@v2.5 megatron/data/helpers.cpp, Megatron-LM@core_v0.9.0 and @d98e8a64
 megatron/core/datasets/helpers.cpp, gpt-neox@ea7aefd8 megatron/data/helpers.cpp (signatures).
@@ -24,8 +24,8 @@ def helpers_module(name: str, *, sample_index_dtype: str = "int32") -> ModuleTyp
     """Return a module called ``name`` with the helpers' functions.
 
     Args:
-        sample_index_dtype: dtype of plain build_sample_idx: int64 in core_v0.9 and Megatron-DeepSpeed@4efb479d of
-            deepspeedai, int32 in Megatron up to 23.06, bigscience's fork and GPT-NeoX v2.0.
+        sample_index_dtype: dtype of build_sample_idx without a suffix: int64 in core_v0.9 and deepspeedai's
+            Megatron-DeepSpeed@4efb479d, int32 in Megatron up to 23.06, bigscience's fork and GPT-NeoX v2.0.
     """
     module = ModuleType(name, "Megatron's data helpers, by ascend_adapt.")
     plain = np.dtype(sample_index_dtype)
@@ -75,14 +75,14 @@ def build_blending_indices(
     size: int,
     verbose: bool = False,
 ) -> None:
-    """Write the dataset of each of ``size`` samples and the sample's number in it into the given arrays."""
+    """Write each sample's dataset, and its number in that dataset, into the given arrays, for ``size`` samples."""
     fill_blend(dataset_index, dataset_sample_index, weights[:num_datasets], size)
 
 
 def build_exhaustive_blending_indices(
     dataset_index: NDArray[Any], dataset_sample_index: NDArray[Any], sizes: Any, num_datasets: int
 ) -> None:
-    """Write the order that takes exactly ``sizes`` samples of the datasets into the given arrays."""
+    """Write the order that takes exactly ``sizes`` samples from the datasets into the given arrays."""
     order = exhaustive_blend_order([int(size) for size in sizes[:num_datasets]])
     dataset_index[: len(order[0])], dataset_sample_index[: len(order[1])] = order
 
@@ -91,7 +91,7 @@ def build_mapping(*arguments: Any) -> None:
     """Reject the mapping of BERT, T5 and ICT datasets.
 
     Raises:
-        DataError: always.
+        DataError: in every call.
     """
     raise DataError(
         "build_mapping: called by a BERT, T5 or ICT dataset, expected GPT data — compile Megatron's helpers"

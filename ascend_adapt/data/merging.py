@@ -1,4 +1,4 @@
-"""Merge of several token files into one: their sequences and documents in order."""
+"""Merges several token files into one, with their sequences and documents in order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ascend_adapt.errors import DataError, system_error
 
 
 def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.PathLike[str]) -> tuple[int, int]:
-    """Merge the token files ``prefixes`` in order; return the numbers of documents and tokens.
+    """Merge the token files ``prefixes`` in order, and return the numbers of documents and tokens.
 
     Raises:
-        DataError: one cannot be read, their types differ, or the output cannot be written; no partial output is left.
+        DataError: a file cannot be read, dtypes differ, or the output cannot be written. No partial output is left.
     """
     target = Path(output_prefix)
     if not prefixes:

@@ -1,4 +1,4 @@
-"""Apache Parquet as JSON lines: a row is a line, so nulls, line numbers and resuming work as for any input.
+"""Reads Apache Parquet as JSON lines. Each row is a line, so nulls, line numbers and resuming work as in other inputs.
 
 Only the requested columns are decoded, a few rows at a time, so that memory stays bounded.
 """
@@ -18,7 +18,7 @@ BUFFER_BYTES = 1 << 20
 
 
 class ParquetLines(io.RawIOBase):
-    """Rows of a Parquet file as a stream of ASCII lines {key: text or null}.
+    """Stream of the rows of a Parquet file, as ASCII lines {key: text or null}.
 
     Raises:
         DataError: pyarrow is not installed, or a column is missing or is not text.
@@ -38,7 +38,7 @@ class ParquetLines(io.RawIOBase):
             found = schema.field(key).type
             values = found.value_type if pyarrow.types.is_dictionary(found) else found
             if str(values) not in ("string", "large_string", "string_view", "binary", "large_binary", "null"):
-                wrong.append(f"column {key!r} of {found}")
+                wrong.append(f"column {key!r} of type {found}")
         if wrong:
             columns = ", ".join(schema.names[:20])
             raise DataError(f"{', '.join(wrong)}, expected text columns, out of {columns} — see --json-keys")
@@ -57,7 +57,7 @@ class ParquetLines(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read the next bytes into ``buffer`` and return their number, 0 at the end."""
+        """Read the next bytes into ``buffer`` and return their number, which is 0 at the end."""
         if not self._line:
             self._line = next(self._lines, b"")
         part, self._line = self._line[: len(buffer)], self._line[len(buffer) :]

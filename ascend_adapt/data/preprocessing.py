@@ -1,4 +1,4 @@
-"""Preprocessing of text to token files: `ascend-adapt preprocess` without its command line."""
+"""Preprocessing of text into token files: `ascend-adapt preprocess` without its command line."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ascend_adapt.data.unfinished import Journal, UnfinishedTokens, discard, pub
 from ascend_adapt.data.workers import EncodingRecipe, Tokens, Workers
 from ascend_adapt.errors import DataError, SettingsError, ran_out, system_error
 
-# Changes whenever the same request may give other bytes, so that no run resumes from an older version's output.
+# Increased whenever the same request may give other bytes, so that no run resumes from an older version's output.
 JOURNAL_FORMAT = 1
 
-# Size of a unit of work: blocks larger than the cache are slower, and gigatoken splits those above 1 << 20.
+# Size of a unit of work. Blocks larger than the cache are slower, and gigatoken splits blocks above 1 << 20.
 BLOCK_BYTES = 1_000_000
 
-# Amount of text on which an engine is compared with the reference before the run.
+# Amount of text on which an engine is compared with the reference before a run.
 SAMPLE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
 class PreprocessRequest:
-    """Request of `ascend-adapt preprocess`; ``inputs`` are the arguments after --input as typed."""
+    """A request of `ascend-adapt preprocess`. ``inputs`` are the arguments of --input as typed."""
 
     inputs: tuple[str, ...]
     output_prefix: str
@@ -54,7 +54,7 @@ class PreprocessRequest:
 
 @dataclass
 class Counts:
-    """Counts of a run so far: documents, per key those written and those without tokens, and bad and blank lines."""
+    """Counts of a run so far: documents, documents written and without tokens per key, and bad and blank lines."""
 
     documents: int = 0
     written: dict[str, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class DocumentProgress:
-    """Progress of a run: ``bytes_read`` of ``bytes_total`` on disk, both 0 if unknown."""
+    """Progress of a run: ``bytes_read`` of ``bytes_total`` bytes on disk, both 0 if unknown."""
 
     counts: Counts
     bytes_read: int
@@ -92,12 +92,12 @@ class DocumentProgress:
 def preprocess(
     request: PreprocessRequest, report: Callable[[DocumentProgress], None] = lambda progress: None
 ) -> Counts:
-    """Write the token files of ``request``, resuming an interrupted run of the same request, and return the counts.
+    """Write the token files of ``request`` and return the counts. Resumes an interrupted run of the same request.
 
-    The bytes depend only on inputs, tokenizer and options, not on workers, engine or interruptions.
+    The files depend only on inputs, tokenizer and options, not on workers, engine or interruptions.
 
     Raises:
-        DataError: an input, the tokenizer or the disk fails; no output file is left or changed.
+        DataError: an input, the tokenizer or the disk fails. No output file is left or changed.
         SettingsError: the request contradicts itself.
     """
     if request.workers < 1:
@@ -143,7 +143,7 @@ def preprocess(
 
 
 class _Run:
-    """One run with its open files; its state in the journal is {position, counts, complete}."""
+    """One run with its open files. The journal keeps the state {position, counts, complete}."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class _Run:
 
 
 def _sample(inputs: list[Input], request: PreprocessRequest) -> list[str]:
-    """A few documents of the first input; none if it cannot be read twice or is bad."""
+    """Return a few documents of the first input, or none if it cannot be read twice or is invalid."""
     if request.tokenizer.engine == "hf" or inputs[0].path == STDIN:
         return []
     try:
@@ -241,12 +241,12 @@ def _sample(inputs: list[Input], request: PreprocessRequest) -> list[str]:
 
 
 def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
-    """Digest of everything that the output depends on; inputs are identified by name, size and modification time."""
+    """Return a digest of everything on which the output depends. Inputs are identified by name, size and mtime."""
     files = [(source.path, source.member, _stamp(source.path)) for source in inputs]
     tokenizer = request.tokenizer
     given = [path for path in (tokenizer.vocab_file, tokenizer.merge_file) if path]
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files_read(tokenizer)]
-    # Unique for each run: standard input cannot be read again.
+    # Unique for each run, because standard input cannot be read again.
     once = time.time_ns() if any(source.path == STDIN for source in inputs) else 0
     options: tuple[Any, ...] = (
         request.keys,
@@ -256,7 +256,7 @@ def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
         tokenizer.type,
         once,
     )
-    if request.encoding != UTF8:  # so that runs started before --encoding existed can resume
+    if request.encoding != UTF8:  # omitted, so that runs that were started before --encoding existed can resume
         options = (*options, request.encoding)
     return hashlib.sha256(json.dumps([JOURNAL_FORMAT, files, contents, given, options]).encode()).hexdigest()
 

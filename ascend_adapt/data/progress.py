@@ -1,4 +1,4 @@
-"""Progress display of preprocess: a bar on a terminal, else a line at intervals."""
+"""Progress display of preprocess: a bar on a terminal, otherwise a line at intervals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Lines:
 
 
 class _Speed:
-    """Speed since the start of this process: the work of an interrupted run does not count."""
+    """Speed since the start of this process, without the work of the interrupted run that it resumes."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -80,13 +80,13 @@ class _Speed:
         self._read = 0
 
     def of(self, progress: DocumentProgress) -> float:
-        """MB of JSON lines per second."""
+        """Return the speed in MB of JSON lines per second."""
         if self._text is None:
             self._text, self._read = (progress.counts.text_bytes, progress.bytes_read) if progress.resumed else (0, 0)
         return (progress.counts.text_bytes - self._text) / 1e6 / self._seconds()
 
     def seconds_left(self, progress: DocumentProgress) -> float | None:
-        """None if the size of the input is unknown."""
+        """Return the estimated seconds left, or None if the size of the input is unknown."""
         done = progress.bytes_read - self._read
         if not progress.bytes_total or done <= 0:
             return None

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ascend_adapt.errors import DataError, SettingsError
 
-# Few enough that their intermediate results stay in the processor's cache.
+# Few enough sequences for their intermediate results to stay in the processor's cache.
 SEQUENCES_AT_ONCE = 1 << 16
 
 
@@ -29,10 +29,12 @@ SEQUENCES_AT_ONCE = 1 << 16
 class Dialect:
     """Sample order of one code base.
 
-    ``separate_below``: the last epoch is shuffled separately if less than this fraction of it is needed; None: never.
-    ``splits_at_bookends``: a split ends where the next begins, rounded once, instead of summing rounded lengths.
-    ``hides_last_sample``: the last sample is never returned.
-    ``has_options``: validation may end in a partial sample, and samples need not overlap by a token.
+    ``separate_below``: the last epoch is shuffled separately if less than this fraction of it is needed; None for
+        never.
+    ``splits_at_bookends``: boundaries of splits are rounded once, instead of summing rounded lengths.
+    ``hides_last_sample``: the last sample is never returned. ``has_options``: validation may end in a partial sample,
+        and
+    samples need not overlap by a token.
     """
 
     name: str
@@ -69,11 +71,11 @@ def find_dialect(name: str) -> Dialect:
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """Sample order: three indices and the number of epochs E that they span.
+    """Sample order: three indices, and the number of epochs E that they span.
 
-    document_index [E * sequences]: sequences in their order of concatenation. sample_index [N + 1, 2]: for
-    each sample the index in document_index and the offset in tokens there. shuffle_index [N]: the number of
-    the k-th sample.
+    document_index [E * sequences] has the sequences in their order of concatenation. sample_index [N + 1, 2] has each
+    sample's index in document_index, and its offset in that sequence in tokens. shuffle_index [N] has the number of the
+    k-th sample.
     """
 
     document_index: NDArray[Any]
@@ -96,10 +98,10 @@ def build_sample_order(
     """Return the order of at least ``num_samples`` samples of ``seq_length`` tokens from the sequences ``documents``.
 
     Args:
-        sizes: tokens of every sequence of the token files, int32 [S].
+        sizes: number of tokens of every sequence of the token files, int32 [S].
         documents: numbers of the sequences, such as np.arange(begin, end) of a split.
-        num_samples: None means one epoch.
-        extra_token: samples have seq_length + 1 tokens; the last is the first of the next sample.
+        num_samples: number of samples, or None for one epoch.
+        extra_token: whether samples have seq_length + 1 tokens, the last of which is the first of the next sample.
 
     Raises:
         DataError: the sequences have too few tokens.
@@ -138,35 +140,36 @@ def num_epochs(tokens: int, seq_length: int, num_samples: int, extra: int = 1) -
 
 
 def samples_available(epochs: int, tokens: int, seq_length: int, drop_last_partial: bool = True, extra: int = 1) -> int:
-    """Return how many samples ``epochs`` epochs of ``tokens`` tokens contain."""
+    """Return the number of samples in ``epochs`` epochs of ``tokens`` tokens."""
     total = epochs * tokens - extra
     if drop_last_partial:
         return total // seq_length
-    # Megatron-core divides in single precision here, which is off by a few samples from 2**24 tokens on.
+    # Megatron-core divides in single precision, which is off by a few samples from 2**24 tokens on.
     return int(np.ceil(np.float32(total) / np.float32(seq_length)))
 
 
 def index_dtype(places: int, longest: int) -> np.dtype[Any]:
-    """Return the dtype of a sample index: int64 if an index or an offset needs it, else int32."""
+    """Return the dtype of a sample index: int64 if an index or offset needs it, else int32."""
     return np.dtype(np.int32 if max(places, longest) <= np.iinfo(np.int32).max else np.int64)
 
 
 def build_sample_index(
     sizes: NDArray[Any], document_index: NDArray[Any], seq_length: int, num_samples: int, extra: int = 1
 ) -> NDArray[Any]:
-    """Return the sample index [num_samples + 1, 2]: each sample's index in document_index and offset, and the end.
+    """Return the sample index [num_samples + 1, 2]: the index in document_index and the offset of each sample.
 
-    It is the index of the sequence with the sample's first token (extra = 1) or its predecessor's last token (0).
+    The index is that of the sequence with the sample's first token (``extra`` = 1), or with the last token before it
+    (0). The last row is the end of the last sample.
     """
     dtype = index_dtype(len(document_index), int(sizes.max(initial=0)))
     index = np.empty((num_samples + 1, 2), dtype)
-    # Number of samples so far, and how many tokens ahead the next one begins.
+    # Number of samples so far, and number of tokens to the beginning of the next one.
     row = ahead = 0
     for first in range(0, len(document_index), SEQUENCES_AT_ONCE):
         laid = sizes.take(document_index[first : first + SEQUENCES_AT_ONCE]).astype(np.uint64)
         begins = np.cumsum(laid)
         tokens = int(begins[-1])
-        # How many samples begin before each end, or at it for extra = 0.
+        # Number of samples that begin before the end of each sequence, or at its end for extra = 0.
         begun = ((begins + np.uint64(seq_length - extra - ahead)) // np.uint64(seq_length)).view(np.int64)
         rows = min(int(begun[-1]), num_samples + 1 - row)
         places = np.cumsum(np.bincount(begun, minlength=rows)[:rows])
@@ -179,9 +182,9 @@ def build_sample_index(
         ahead += rows * seq_length - tokens
         if row > num_samples:
             break
-    # If tokens run out, the helpers stop at the end of the last sequence.
+    # If there are too few tokens, Megatron's helpers stop at the end of the last sequence.
     index[row:] = len(document_index) - 1, int(sizes[document_index[-1]]) - extra
-    # The first sample begins with the first sequence, even an empty one.
+    # The first sample begins with the first sequence, even if that is empty.
     index[0] = 0
     return index
 
@@ -189,7 +192,7 @@ def build_sample_index(
 def _separate_from(
     rules: Dialect, epochs: int, tokens: int, seq_length: int, num_samples: int | None, extra: int
 ) -> int | None:
-    """Number of samples before the last epoch if that is shuffled separately, else None."""
+    """Return the number of samples before the last epoch if that is shuffled separately, else None."""
     if epochs == 1 or num_samples is None or rules.separate_below is None:
         return None
     before = ((epochs - 1) * tokens - extra) // seq_length
@@ -218,7 +221,7 @@ def _shuffled_samples(first: int, count: int, random: np.random.RandomState) -> 
 
 
 def split_sequences(split: str, sequences: int, dialect: str = "megatron-v2") -> list[range]:
-    """Return the sequences of train, validation and test for a split such as "949,50,1".
+    """Return the sequences of training, validation and test for a split such as "949,50,1".
 
     Raises:
         SettingsError: the proportions are invalid.
@@ -241,6 +244,6 @@ def split_sequences(split: str, sequences: int, dialect: str = "megatron-v2") ->
     else:
         for share in shares:
             bounds.append(bounds[-1] + round(share * float(sequences)))
-        # The total rounding error is subtracted from every end.
+        # Megatron subtracts the total rounding error from every end.
         bounds[1:] = [bound - (bounds[-1] - sequences) for bound in bounds[1:]]
     return [range(max(begin, 0), max(begin, end, 0)) for begin, end in zip(bounds, bounds[1:], strict=False)]

@@ -1,4 +1,4 @@
-"""Samplers: the micro batches of a data-parallel rank, as pure functions of the samples consumed so far.
+"""Samplers: micro batches of a data-parallel rank, as pure functions of the number of consumed samples.
 
 Sources: Megatron-LM@v2.5 megatron/data/data_samplers.py, Megatron-LM@core_v0.9.0 megatron/legacy/data/data_samplers.py.
 """
@@ -13,10 +13,10 @@ from ascend_adapt.errors import SettingsError
 
 
 class ResumableSampler(torch.utils.data.Sampler[list[int]]):
-    """Micro batches of sample numbers for one data-parallel rank, a pure function of ``consumed_samples``.
+    """Micro batches of sample numbers for one data-parallel rank, determined by ``consumed_samples`` alone.
 
     As in Megatron, each step takes the next micro_batch_size * data_parallel_size samples, and rank r gets the r-th
-    micro_batch_size of them. An incomplete last step is dropped. Pass it to a DataLoader as ``batch_sampler``.
+    micro_batch_size of them. An incomplete last step is dropped. Pass the sampler to a DataLoader as ``batch_sampler``.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class ResumableSampler(torch.utils.data.Sampler[list[int]]):
 
 
 class CyclicSampler(ResumableSampler):
-    """Endless micro batches, every epoch shuffled with its number as seed: Megatron's --dataloader-type cyclic.
+    """Endless micro batches, as with Megatron's --dataloader-type cyclic. The seed of each epoch's order is its number.
 
-    With ``data_sharding`` each rank shuffles its own fixed part of the samples, else all ranks share one order
+    With ``data_sharding``, each rank shuffles a fixed part of the samples; otherwise all ranks share one order
     (--no-data-sharding). The length is the rest of the current epoch. An epoch has the same number of steps on every
-    rank; without sharding, upstream gives some ranks one step more if the samples do not fill the last step.
+    rank. Without sharding, upstream gives some ranks one more step if the samples do not fill the last step.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class CyclicSampler(ResumableSampler):
             epoch, done = epoch + 1, 0
 
     def _order(self, epoch: int) -> list[int]:
-        """This rank's samples in one epoch, in order."""
+        """Return this rank's samples in one epoch, in order."""
         generator = torch.Generator()
         generator.manual_seed(epoch)
         if self._data_sharding:

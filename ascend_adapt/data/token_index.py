@@ -25,7 +25,7 @@ MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 
-# Codes 6 and 7 are floating point, and Megatron and GPT-NeoX disagree on which is which: never token data.
+# Codes 6 and 7 are left out: they are floating-point dtypes, on which Megatron and GPT-NeoX disagree, and never tokens.
 DTYPES = {code: np.dtype(name) for code, name in {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}.items()}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
@@ -37,7 +37,7 @@ DAMAGED = "the file is damaged or incomplete, create it again"
 
 @dataclass(frozen=True)
 class TokenIndex:
-    """An .idx file: sizes int32 [S] in tokens, pointers int64 [S] in bytes, doc_idx int64 [D], modes int8 [S]."""
+    """An .idx file: sizes int32 [S] in tokens, pointers int64 [S] in bytes, doc_idx int64 [D], and modes int8 [S]."""
 
     kind: str
     dtype: np.dtype[Any]
@@ -48,7 +48,7 @@ class TokenIndex:
 
 
 class FieldCheck:
-    """Check of one field of an index file: raises DataError with file, field, observed and expected value."""
+    """Checks fields of an index file; raises DataError with the file, the field, the observed and expected value."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -62,7 +62,7 @@ def read_index(file: Path, bin_bytes: int, multimodal: bool | None = None) -> To
     """Return the index in ``file``, mapped into memory, validated against a token file of ``bin_bytes`` bytes.
 
     Args:
-        multimodal: whether modes follow the document bounds; None infers it from the length of the file.
+        multimodal: whether modes follow the document bounds; None to infer it from the length of the file.
 
     Raises:
         DataError: a field contradicts the format, the file's length or the token file.
@@ -118,7 +118,7 @@ def check_index(index: TokenIndex, check: FieldCheck, bin_bytes: int) -> None:
                 False, f"pointers[{begin + first}]", pointers[first], f"{expected[first]}, the sum of sizes before it"
             )
         position = int(expected[-1]) + int(sizes[-1]) * index.dtype.itemsize
-        # This also keeps the sum within 64 bits: a chunk adds less than 2**55.
+        # This also keeps the sum within 64 bits, because a chunk adds less than 2**55.
         check(
             position <= bin_bytes, "sizes", f"{position} bytes of tokens or more", f"the {bin_bytes} of the .bin file"
         )
@@ -132,7 +132,7 @@ def check_index(index: TokenIndex, check: FieldCheck, bin_bytes: int) -> None:
 
 
 def sequence_pointers(sizes: Any, itemsize: int) -> NDArray[np.int64]:
-    """Return the byte offset at which each sequence begins, int64 [S], from its size in tokens."""
+    """Return the byte offset at which each sequence begins, int64 [S], computed from the sizes in tokens."""
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64), dtype=np.int64)
     pointers = np.zeros(len(ends), dtype=np.int64)
     pointers[1:] = ends[:-1]
@@ -146,7 +146,7 @@ def write_index(
     doc_idx: NDArray[np.int64] | None = None,
     modes: NDArray[np.int8] | None = None,
 ) -> None:
-    """Write an .idx file in chunks; without ``doc_idx`` every sequence is a document."""
+    """Write an .idx file in chunks. Without ``doc_idx``, every sequence is a document."""
     bounds = len(sizes) + 1 if doc_idx is None else len(doc_idx)
     stream.write(HEADER.pack(MAGIC, VERSION, CODES[dtype], len(sizes), bounds))
     for part in _parts(sizes):

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 LARGEST_FILE = 256 << 20
-"""Bytes of a tokenizer's file: several times those of a vocabulary of 262,144 ids, which take 33 MB."""
+"""Maximum size of a tokenizer's file in bytes: several times the 33 MB of a vocabulary of 262,144 ids."""
 ENGINES = ("auto", "hf", "gigatoken", "tiktoken")
 
-# Known differences of engines: contractions, digits, runs of spaces and line ends, scripts, emoji, special tokens.
+# Texts in which engines may differ: contractions, digits, runs of spaces and line ends, scripts, emoji, special tokens.
 PROBE = [
     "",
     " ",
@@ -57,7 +57,8 @@ PROBE = [
 class TokenizerRequest:
     """Request for a tokenizer: its type, files and engine.
 
-    ``threads`` is for engines that start their own; ``proven`` engines are not compared with the reference again.
+    ``threads`` is the number of threads of engines that start threads. ``proven`` engines are not compared with the
+    reference again.
     """
 
     type: str
@@ -70,9 +71,9 @@ class TokenizerRequest:
 
 @dataclass(frozen=True)
 class LoadedTokenizer:
-    """An encoder with its vocabulary size (unpadded), end-of-document id and the name of its engine.
+    """An encoder with its vocabulary size (unpadded), its end-of-document id, and the name of its engine.
 
-    ``decode`` returns the text of ids; bytes that are not UTF-8 become U+FFFD.
+    ``decode`` returns the text of ids, in which bytes that are not UTF-8 become U+FFFD.
     """
 
     encoder: Encoder
@@ -83,10 +84,10 @@ class LoadedTokenizer:
 
 
 def load_tokenizer(request: TokenizerRequest, sample: list[str] | None = None) -> LoadedTokenizer:
-    """Return the requested tokenizer; its engine is first compared with the reference on PROBE and ``sample``.
+    """Return the requested tokenizer, after comparing its engine with the reference on PROBE and ``sample``.
 
     Raises:
-        DataError: a file or library is missing or wrong, or the engine gives different ids.
+        DataError: a file or library is missing or invalid, or the engine gives different ids.
         SettingsError: the type is unknown, or needs other files.
     """
     if request.type not in TYPES:
@@ -128,7 +129,7 @@ def _of_vocabulary_and_merges(library: Any, vocab_file: str, merge_file: str) ->
     )
     missing = [letter for letter in byte_alphabet() if tokenizer.token_to_id(letter) is None]
     if missing:
-        # Text with these bytes would be dropped silently here, and become id 0 in Megatron.
+        # The library would silently drop text with these bytes, and Megatron would encode it as id 0.
         raise DataError(
             f"{vocab_file}: {len(missing)} of the 256 byte symbols are missing, such as {missing[0]!r}, expected "
             "all of them — is it the vocabulary of a byte-level BPE?"
@@ -173,8 +174,10 @@ def _hf_gpt2(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
 def _of_hf(tokenizer: tokenizers.Tokenizer, file: str, request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     for setting, value in (("padding", tokenizer.padding), ("truncation", tokenizer.truncation)):
         if value is not None:
-            raise DataError(f"{file}: {setting} is {value}, expected none — remove it, it would change documents")
-    # BPE dropout and Unigram sampling give different tokens in each epoch, which a file cannot store.
+            raise DataError(
+                f"{file}: {setting} is {value}, expected none, because it would change documents — remove it"
+            )
+    # BPE dropout and Unigram sampling give different tokens in each epoch, which token files cannot store.
     for setting in ("dropout", "alpha", "nbest_size"):
         if value := getattr(tokenizer.model, setting, None):
             raise DataError(
@@ -185,17 +188,17 @@ def _of_hf(tokenizer: tokenizers.Tokenizer, file: str, request: TokenizerRequest
 
 
 def _sentencepiece(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
-    """GPT-NeoX's SPMTokenizer: the pieces as they are."""
+    """Return the encoder of GPT-NeoX's SPMTokenizer, which keeps the model's pieces unchanged."""
     processor = _sentencepiece_model(request)
     eod = processor.piece_to_id(END_OF_TEXT)
-    known = processor.id_to_piece(eod) == END_OF_TEXT  # an unknown piece has the id of <unk>
+    known = processor.id_to_piece(eod) == END_OF_TEXT  # a missing piece gets the id of <unk>
     encoder = SentencePieceEncoder(processor, {})
     decode = _sentencepiece_decode(processor, {})
     return LoadedTokenizer(encoder, len(processor), eod if known else None, "sentencepiece", decode)
 
 
 def _megatron_sentencepiece(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
-    """Megatron's SentencePieceTokenizer: special tokens that the model lacks get ids after the model's."""
+    """Return the encoder of Megatron's SentencePieceTokenizer. Missing special tokens get ids after the model's."""
     processor = _sentencepiece_model(request)
     pieces = [processor.id_to_piece(number) for number in range(len(processor))]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -246,7 +249,7 @@ def _tiktoken(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
 def _char_level(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     _refuse_engine(request, "bytes")
 
-    # GPT-NeoX builds it with 512 ids; the end of a document is the byte 0.
+    # GPT-NeoX builds this tokenizer with 512 ids; the byte 0 ends a document.
     def decode(ids: Sequence[int]) -> str:
         return bytes(number for number in ids if number < 256).decode("utf-8", "replace")
 
@@ -270,7 +273,7 @@ def _choose(
     sample: list[str],
     tiktoken_encoder: Callable[[], Encoder] | None,
 ) -> tuple[Encoder, str]:
-    """Return the encoder for ``tokenizer``: a requested engine must work, while `auto` falls back to hf."""
+    """Return the encoder for ``tokenizer``. A requested engine must work, while `auto` falls back to hf."""
     reference = HFEncoder(tokenizer)
     engine = request.engine
     if engine == "auto":
@@ -300,7 +303,7 @@ def _choose(
 
 
 def _refuse_ambiguous_merges(merge_file: Path) -> None:
-    """Megatron drops the first line, and the last one if it has no line break; other readers do not."""
+    """Reject merges that only Megatron reads differently: it drops the first line, and a last line without a break."""
     lines: bytes = _parsed(merge_file, merge_file.read_bytes)
     if not lines.startswith(b"#version") or not lines.endswith(b"\n"):
         raise DataError(
@@ -309,7 +312,7 @@ def _refuse_ambiguous_merges(merge_file: Path) -> None:
 
 
 def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest) -> Any:
-    """Return tiktoken's encoding of a byte-level BPE, whose merges must be in the order of ids."""
+    """Return tiktoken's encoding of a byte-level BPE. Its merges must be in the order of ids."""
     vocabulary: dict[str, int] = json.loads(vocab_file.read_text(encoding="utf-8"))
     merges = [
         line.split(" ")
@@ -332,7 +335,9 @@ def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The byte of each letter in a byte-level vocabulary: its own if printable, else the next from U+0100 on."""
+    """Return the byte of each letter in a byte-level vocabulary.
+
+    The letter of a printable byte is the byte itself. The other bytes have the letters from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
@@ -351,18 +356,18 @@ def _file(request: TokenizerRequest, field: str) -> str:
         option = f"--{field.replace('_', '-')}"
         raise SettingsError(f"{option}: not given, expected a file for {request.type} — add {option} FILE")
     if not os.path.isfile(path):
-        raise DataError(f"{path}: no such file, expected the one of {request.type} — check --{field.replace('_', '-')}")
+        raise DataError(f"{path}: no such file, expected a file for {request.type} — check --{field.replace('_', '-')}")
     return _of_a_tokenizers_size(str(path))
 
 
 def _of_a_tokenizers_size(path: str) -> str:
-    """Return the path of a file that can be a tokenizer's: its library ends the process if memory runs out."""
+    """Return the path of a file if its size is plausible. The library would end the process if memory ran out."""
     if (size := os.path.getsize(path)) > LARGEST_FILE:
         raise DataError(f"{path}: {size} bytes, expected at most {LARGEST_FILE} — is it the file of this tokenizer?")
     return path
 
 
-# The extra that installs each library.
+# The extra of ascend_adapt that installs each library.
 _EXTRAS = {"tokenizers": "data", "gigatoken": "data-fast", "tiktoken": "data-all", "sentencepiece": "data-all"}
 
 
@@ -380,7 +385,7 @@ def _library(name: str, request: TokenizerRequest) -> Any:
 
 
 def _parsed(what: Any, parse: Callable[..., Any], *arguments: Any) -> Any:
-    """``parse(*arguments)``; these libraries raise bare Exceptions for an unreadable file."""
+    """Return ``parse(*arguments)``. The libraries raise a bare Exception for an unreadable file."""
     try:
         return parse(*arguments)
     except DataError:

@@ -1,4 +1,4 @@
-"""Datasets of training samples for torch's DataLoader, with samplers that resume anywhere in their order."""
+"""Datasets of training samples for torch's DataLoader, with samplers that can resume at any sample."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from ascend_adapt.errors import DataError, SettingsError
 PARTS = ("train", "valid", "test")
 SAMPLERS = {"single": ResumableSampler, "cyclic": CyclicSampler}
 
-# Padding of a partial sample; never a token id.
+# Pads a partial sample; never a token id.
 NO_TOKEN = -1
 
 
 class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
     """Samples of S = seq_length tokens in a given sample order.
 
-    ``[k]`` is tokens, labels and position_ids, int64 [S], and loss_mask, float32 [S]. With reset_attention_mask
-    also masked_out, bool [S, S], True where a key is hidden; without it the mask is causal.
+    ``[k]`` has tokens, labels and position_ids, int64 [S], and loss_mask, float32 [S]. With reset_attention_mask, it
+    also has masked_out, bool [S, S], True where a key is masked. Otherwise the mask is causal.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
         eod_mask_loss: bool = False,
     ):
         if eod is None and (reset_position_ids or reset_attention_mask or eod_mask_loss):
-            raise SettingsError("eod: None, expected the end-of-document id — resetting and masking need it")
+            raise SettingsError(
+                "eod: None, expected the end-of-document id, which resetting and masking need — give eod="
+            )
         self.tokens = tokens
         self.order = order
         self.seq_length = seq_length
@@ -64,13 +66,13 @@ class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
         return self._length
 
     def sample(self, k: int) -> NDArray[np.int64]:
-        """Return the tokens of the k-th sample, int64 [seq_length + 1], without the extra token [seq_length].
+        """Return the tokens of the k-th sample, int64 [seq_length + 1], or [seq_length] without the extra token.
 
         Raises:
-            IndexError: there is no such sample, or the index does not belong to the token files.
+            IndexError: the sample does not exist, or the index does not belong to the token files.
         """
         if not -len(self) <= k < len(self):
-            raise IndexError(f"{self.tokens.prefix}: sample {k}, expected one below {len(self)}")
+            raise IndexError(f"{self.tokens.prefix}: sample {k}, expected a number below {len(self)}")
         number = int(self.order.shuffle_index[k % len(self)])
         (first, begin), (last, end) = self.order.sample_index[number : number + 2].tolist()
         parts = []
@@ -138,14 +140,15 @@ def gpt_dataset(
     reset_attention_mask: bool = False,
     eod_mask_loss: bool = False,
 ) -> tuple[GPTDataset | BlendedDataset, ResumableSampler]:
-    """Return one part of a split in the sample order of ``dialect``, and a sampler from ``consumed_samples`` on.
+    """Return one part of a split in the sample order of ``dialect``, and a sampler that starts at ``consumed_samples``.
 
     Args:
         data_path: a prefix of token files, or Megatron's list of alternating weights and prefixes.
-        dataloader_type: "single" is the order of ``dialect`` once, "cyclic" shuffles its samples again each epoch.
-        num_samples: the samples that train, valid and test need; the order depends on them. None: one epoch.
-        cache: the folder of the index cache, default a folder next to the token files.
-        shared_storage: whether all hosts see the same cache; else one rank per host builds it.
+        dataloader_type: "single" follows the order of ``dialect`` once, "cyclic" shuffles the samples again in each
+            epoch.
+        num_samples: number of samples for train, valid and test, on which the order depends; None for one epoch.
+        cache: the folder of the index cache, by default a folder next to the token files.
+        shared_storage: whether all hosts see the same cache; otherwise one rank per host builds it.
 
     Raises:
         DataError: the token files or the cache are invalid, or too small for one sample.
@@ -171,7 +174,7 @@ def gpt_dataset(
         tokens = IndexedDataset(prefix)
         asked = wanted if wanted is None or len(prefixes) == 1 else samples_to_ask_for(wanted, weight)
         if asked is not None:
-            # Otherwise a run with just enough text would lack the hidden sample at its end.
+            # Without this, a run with just enough text would lack the hidden last sample.
             asked += rules.hides_last_sample
         order = _cached_order(
             progress,
@@ -195,7 +198,7 @@ def gpt_dataset(
         )
     dataset: GPTDataset | BlendedDataset = datasets[0]
     if len(datasets) > 1:
-        # Megatron-core blends the requested number of samples; the others as many as all datasets have.
+        # Megatron-core blends the requested number of samples, and other code bases all samples of all datasets.
         size = wanted if rules.splits_at_bookends and wanted is not None else sum(map(len, datasets))
         folder = cache or Path(prefixes[0]).with_name("blend_index_cache")
         dataset = _blended(progress, IndexCache(folder, builds=builds), datasets, weights, size)
@@ -211,8 +214,8 @@ def gpt_dataset(
 def _check_choices(part: str, num_samples: Sequence[int | None], dataloader_type: str) -> None:
     if part not in PARTS or len(num_samples) != len(PARTS):
         raise SettingsError(
-            f"part {part!r} of {len(num_samples)} numbers, expected one of {', '.join(PARTS)} and a number for each"
-            " — None is one epoch"
+            f"part {part!r} with {len(num_samples)} sample numbers, expected one of {', '.join(PARTS)} and a number "
+            "for each — None stands for one epoch"
         )
     if dataloader_type not in SAMPLERS:
         raise SettingsError(f"dataloader_type: {dataloader_type!r}, expected single or cyclic — as in Megatron")
@@ -235,7 +238,7 @@ def _blended(
     weights: Sequence[float],
     size: int,
 ) -> BlendedDataset:
-    # Normalised twice, as upstream: by the function that parses the arguments, then by the class that blends.
+    # Normalised twice, as upstream does: in the function that parses the arguments, and in the class that blends.
     shares = normalised(weights, one_by_one=False)
 
     def blended(samples: int) -> None:

@@ -1,7 +1,8 @@
-"""Unfinished token files: they get their final names when all are complete, and a killed run can resume.
+"""Unfinished token files. They get their final names when all are complete, and a killed run can resume.
 
 Next to PREFIX_KEY_document are the hidden files .NAME.bin.unfinished, .NAME.sizes.unfinished (i32 [S]) and later
-.NAME.idx.unfinished. One journal for all keys has the length up to which they are valid; the rest is cut off.
+.NAME.idx.unfinished. One journal for all keys has the lengths up to which the files are valid. On resuming, the rest is
+cut off.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ascend_adapt.errors import DataError, system_error
 
 
 class UnfinishedTokens:
-    """Writer of one prefix's unfinished token files: ``add`` appends complete sequences."""
+    """Writes the unfinished token files of one prefix. ``add`` appends complete sequences."""
 
     def __init__(self, prefix: Path, dtype: np.dtype[Any], *, sequences: int = 0, tokens: int = 0):
         self.prefix = prefix
@@ -38,7 +39,7 @@ class UnfinishedTokens:
         """Append sequences of ``sizes`` tokens each.
 
         Raises:
-            DataError: a token or a size does not fit its stored type.
+            DataError: a token or size does not fit the stored dtype.
         """
         limits = np.iinfo(self.dtype)
         if len(tokens) and tokens.dtype != self.dtype and not limits.min <= tokens.min() <= tokens.max() <= limits.max:
@@ -57,13 +58,13 @@ class UnfinishedTokens:
         self.tokens += len(tokens)
 
     def flush(self) -> None:
-        """Sync everything added to disk."""
+        """Write all added sequences to disk (fsync)."""
         for stream in (self._bin, self._sizes):
             stream.flush()
             os.fsync(stream.fileno())
 
     def write_index(self) -> None:
-        """Write the index of the added sequences, each a document, under its hidden name."""
+        """Write the index of the added sequences under its hidden name. Each sequence is a document."""
         self.flush()
         sizes = map_array(hidden(self.prefix, "sizes"), "<i4")
         with open(hidden(self.prefix, "idx"), "wb") as stream:
@@ -72,21 +73,21 @@ class UnfinishedTokens:
             os.fsync(stream.fileno())
 
     def close(self) -> None:
-        """Close the files; they keep their hidden names."""
+        """Close the files, which keep their hidden names."""
         self._bin.close()
         self._sizes.close()
 
 
 def hidden(prefix: Path, suffix: str) -> Path:
-    """Return the hidden name of PREFIX.suffix until it is complete."""
+    """Return the hidden name that PREFIX.suffix has until it is complete."""
     return prefix.with_name(f".{prefix.name}.{suffix}.unfinished")
 
 
 def publish(prefix: Path) -> None:
-    """Rename the complete files of ``prefix`` to their final names; safe to repeat after an interruption."""
+    """Rename the complete files of ``prefix`` to their final names. Can be repeated after an interruption."""
     new_bin, new_idx = hidden(prefix, "bin"), hidden(prefix, "idx")
     if new_bin.exists():
-        # Readers open the index first: it is removed so that an old index never refers to new tokens.
+        # Readers open the index first. It is removed, so that an old index never refers to new tokens.
         idx_path(prefix).unlink(missing_ok=True)
         new_bin.replace(bin_path(prefix))
     if new_idx.exists():
@@ -94,10 +95,10 @@ def publish(prefix: Path) -> None:
 
 
 class Journal:
-    """Journal of an interruptible run, next to its first output, and the locks on all of its outputs.
+    """Journal of a resumable run, next to its first output, and the locks on all its outputs.
 
-    ``state`` is what an interrupted run of the same ``job`` last wrote. It is None for a new run, or if another job has
-    since started to write one of the outputs: the lock files record which job did.
+    ``state`` is the last state that an interrupted run of the same ``job`` wrote. It is None for a new run, or if
+    another job has started to write one of the outputs since, which the lock files record.
     """
 
     def __init__(self, prefixes: Sequence[Path], job: str):
@@ -141,7 +142,7 @@ class Journal:
                 path.unlink(missing_ok=True)
             lock_path(prefix).unlink(missing_ok=True)
         self.close()
-        with contextlib.suppress(OSError):  # not empty
+        with contextlib.suppress(OSError):  # the folder is not empty
             for folder in self._made:
                 folder.rmdir()
 
@@ -168,7 +169,7 @@ def _all_locked(prefixes: Sequence[Path]) -> list[IO[bytes]]:
             locks.append(_locked(prefix))
     except BaseException:
         for prefix, lock in zip(prefixes, locks, strict=False):
-            if not lock.read():  # no interrupted run has it
+            if not lock.read():  # no interrupted run uses this output
                 lock_path(prefix).unlink(missing_ok=True)
             lock.close()
         raise
@@ -176,7 +177,7 @@ def _all_locked(prefixes: Sequence[Path]) -> list[IO[bytes]]:
 
 
 def _locked(prefix: Path) -> IO[bytes]:
-    """The lock file, locked and open at its start.
+    """Return the lock file, locked and open at its start.
 
     Raises:
         DataError: another process holds the lock.
@@ -194,9 +195,9 @@ def _locked(prefix: Path) -> IO[bytes]:
             lock.close()
             raise DataError(
                 f"{lock_path(prefix)}: {system_error(error)}, expected a file system with locks (flock) — write to "
-                "another one, or mount this one with locks"
+                "another file system, or mount this one with locks"
             ) from error
-        # A run that just ended may have removed the file between the two calls: then others would lock a new one.
+        # A run that just ended may have removed the file between the two calls. Other runs would then lock a new file.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), lock_path(prefix).stat()):
                 lock.seek(0)
@@ -212,7 +213,7 @@ def discard(prefixes: Sequence[Path]) -> None:
 
 
 def _open_at(path: Path, length: int) -> IO[bytes]:
-    """``path`` truncated to ``length`` bytes and open for appending.
+    """Return ``path``, truncated to ``length`` bytes and open for appending.
 
     Raises:
         DataError: the file is shorter.

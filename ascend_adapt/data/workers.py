@@ -1,4 +1,4 @@
-"""Tokenizing workers: blocks of lines to tokens in order, by one or more processes, in bounded memory."""
+"""Tokenizing workers: one or more processes tokenize blocks of lines, in order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from ascend_adapt.data.memory import give_back_large_blocks
 from ascend_adapt.data.tokenizer import ENGINES, LoadedTokenizer, TokenizerRequest, load_tokenizer
 from ascend_adapt.errors import DataError
 
-# Bytes of lines per worker. Blocks of one long line may exceed this; then each worker has one.
+# Bytes of lines in flight per worker. A block with one long line may exceed this; then each worker has one block.
 BYTES_IN_FLIGHT = 3_000_000
 
-# More threads only wait for the GIL, which parsing holds.
+# More threads would only wait for the GIL, which parsing holds.
 MOST_THREADS = 32
 
 
 @dataclass(frozen=True)
 class EncodingRecipe:
-    """Options of tokenizing that are the same for every block; ``dtype`` is the stored type."""
+    """Options of tokenizing, the same for every block. ``dtype`` is the stored dtype."""
 
     keys: tuple[str, ...]
     skip_bad_lines: bool
@@ -46,7 +46,7 @@ class EncodingRecipe:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of one block: for each key the tokens [T] and sizes [N] of its documents without the empty ones."""
+    """Tokens of one block: for each key, the tokens [T] and sizes [N] of the documents that are not empty."""
 
     by_key: list[tuple[NDArray[Any], NDArray[np.int64]]]
     documents: int
@@ -63,7 +63,7 @@ def tokenize(block: TextBlock, tokenizer: LoadedTokenizer, recipe: EncodingRecip
     """Return the tokens of ``block``.
 
     Raises:
-        DataError: a line is bad and not to be skipped, or the tokenizer fails on a text.
+        DataError: a line is bad and bad lines are not skipped, or the tokenizer fails on a text.
     """
     documents = parse_documents(block, recipe.keys, recipe.skip_bad_lines, text_cleaner(recipe.ftfy), recipe.encoding)
     by_key, empty = [], []
@@ -96,7 +96,8 @@ def tokenize(block: TextBlock, tokenizer: LoadedTokenizer, recipe: EncodingRecip
 def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return tokens and sizes with empty documents removed and ``eod`` appended to the others.
 
-    Tokens are converted to ``dtype`` if all fit; else they are unchanged, and UnfinishedTokens.add raises the error.
+    Tokens are converted to ``dtype`` if all fit. Otherwise they are unchanged, and UnfinishedTokens.add raises an
+    error.
     """
     tokens, sizes = encoded
     if not sizes.all():
@@ -117,7 +118,7 @@ def close_documents(encoded: Encoded, eod: int | None, dtype: np.dtype[Any]) -> 
 
 
 class Workers:
-    """Workers that tokenize: this process, ``count`` others, or threads if the engine releases the GIL."""
+    """Tokenizing workers: this process, ``count`` other processes, or threads if the engine releases the GIL."""
 
     def __init__(self, request: TokenizerRequest, tokenizer: LoadedTokenizer, recipe: EncodingRecipe, count: int):
         give_back_large_blocks()
@@ -127,12 +128,12 @@ class Workers:
         self._stopping: Event | threading.Event = threading.Event()
         self._count = count
         if tokenizer.engine == "gigatoken":
-            # Also for one worker: this thread reads and writes meanwhile.
+            # A thread is used for one worker too, because this thread reads and writes meanwhile.
             self._executor = ThreadPoolExecutor(min(count, MOST_THREADS))
         elif count > 1:
             self._run = _in_worker
             context = multiprocessing.get_context("spawn")
-            # This starts multiprocessing's resource tracker, which handles Ctrl-C but not SIGHUP.
+            # The event starts multiprocessing's resource tracker, which handles Ctrl-C but not SIGHUP.
             with _interrupts_held():
                 self._stopping = context.Event()
             self._executor = ProcessPoolExecutor(
@@ -145,7 +146,7 @@ class Workers:
         """Yield the tokens of every block in the order of the blocks.
 
         Raises:
-            DataError: a block is bad, or a worker died.
+            DataError: a block is bad, or a worker process died.
         """
         if self._executor is None:
             yield from map(self._run, blocks)
@@ -153,8 +154,9 @@ class Workers:
         waiting: deque[tuple[Future[Tokens], int]] = deque()
         try:
             for block in blocks:
-                # Worker processes inherit the blocked signals, which are for the writing process; they end with it.
-                # Ignoring it inside the worker is too late: it may arrive while the worker still imports.
+                # Signals are for the writing process, with which the worker processes end. Workers inherit the blocked
+                # signals; ignoring signals in the worker would be too late, because they may arrive while it still
+                # imports modules.
                 with _interrupts_held():
                     waiting.append((self._executor.submit(self._run, block), len(block.data)))
                 while self._too_many(waiting) or (waiting and waiting[0][0].done()):
@@ -163,7 +165,8 @@ class Workers:
                 yield waiting.popleft()[0].result()
         except BrokenProcessPool as error:
             raise DataError(
-                "workers: one ended without an error message, expected all to run — out of memory? Try fewer --workers"
+                "workers: a worker process ended without an error message, expected all to run — out of memory? Try "
+                "fewer --workers"
             ) from error
 
     def _too_many(self, waiting: deque[tuple[Future[Tokens], int]]) -> bool:
@@ -188,7 +191,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _as_chosen(request: TokenizerRequest, tokenizer: LoadedTokenizer) -> TokenizerRequest:
-    """``request`` with the engine that `auto` chose, so that workers do not choose again."""
+    """Return ``request`` with the engine that `auto` chose, so that workers do not choose again."""
     engine = tokenizer.engine if tokenizer.engine in ENGINES else request.engine
     return replace(request, engine=engine, proven=True)
 
@@ -224,5 +227,5 @@ def _end_with_parent() -> None:
 
 def _in_worker(block: TextBlock) -> Tokens:
     if _stopping.is_set():
-        raise CancelledError  # results of queued blocks are no longer needed
+        raise CancelledError  # the results of queued blocks are no longer needed
     return _of_this_worker(block)

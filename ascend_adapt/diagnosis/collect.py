@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Collects a host's facts for `ascend-adapt doctor --report`; standalone, for Python 3.8 and its standard library.
+"""Collects a host's facts for `ascend-adapt doctor --report`. Standalone: needs only Python 3.8.
 
     python3 collect.py FILE
 
 Values of variables whose names look like secrets, and passwords in URLs, are left out.
 """
 
-# Must run on Python 3.8: this file is copied to hosts without other software.
+# Must run on Python 3.8 alone, because this file is copied to hosts without other software.
 from __future__ import annotations
 
 import argparse
@@ -43,7 +43,7 @@ IN_CANN = (
     "opp/built-in/op_impl/ai_core/tbe/kernel/*",
 )
 CANN_HOMES = ("cann", "ascend-toolkit/latest", "nnae/latest", "nnrt/latest")
-# Only their existence matters.
+# Files whose existence alone matters.
 PRESENT = ("libascend_hal.so", "libascendcl.so", "libhccl.so")
 NODES = ("davinci[0-9]*", "davinci_manager", "devmm_svm", "hisi_hdc", "nvidia[0-9]*")
 TOOLS = (("npu-smi", "info"), ("nvidia-smi",))
@@ -53,7 +53,7 @@ SECRET = re.compile(
     re.I,
 )
 IN_ADDRESS = re.compile(r"(\w+://)[^/@\s]+@")
-# "token" is a word of language models too: an id, a special token, a missing value or an expression is no secret.
+# "token" is also a word of language models: an id, a special token, a missing value or an expression is not a secret.
 NO_SECRET = (
     r"(?!(?:\d{1,6}|None|True|False|null)(?!\w|[-.]\w)|</?\|?\w+\|?>|\[[A-Z]+\]|[^\w\s]{1,2}(?!\S)|[a-z_][\w.]*[(\[])"
 )
@@ -70,7 +70,7 @@ LIMITS = {"n": ("RLIMIT_NOFILE", 1), "u": ("RLIMIT_NPROC", 1), "l": ("RLIMIT_MEM
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without passwords in URLs and without anything that looks like a token."""
+    """Return a text with passwords in URLs and strings that look like tokens removed."""
     text = IN_ADDRESS.sub(r"\1" + HIDDEN + "@", text)
     return TOKEN_IN_TEXT.sub(lambda match: (match.group(2) or "") + HIDDEN, text)
 
@@ -93,7 +93,7 @@ def small_file(path: str) -> str | None:
 
 
 def files(environ: Mapping[str, str], root: str = "") -> tuple[dict[str, str | None], list[str]]:
-    """Return small files by path, "" for those whose presence alone matters, None for folders; and CANN's folders."""
+    """Return small files by path, "" for files whose existence alone matters, None for folders; also CANN's folders."""
     homes = [environ.get("ASCEND_HOME_PATH", "")]
     homes += [
         os.path.join(root, name)
@@ -119,7 +119,7 @@ def files(environ: Mapping[str, str], root: str = "") -> tuple[dict[str, str | N
 
 
 def nodes(root: str = "") -> dict[str, dict[str, Any]]:
-    """Return device nodes: whether this user may open each, and mode, owner and group as `ls -l` shows them."""
+    """Return the device nodes: whether this user may open each, and its mode, owner and group as in `ls -l`."""
     found = {}
     for pattern in NODES:
         for path in glob.glob(root + "/dev/" + pattern):
@@ -148,7 +148,7 @@ def _group(number: int) -> str:
 
 
 def tools(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return exit code and output of each driver tool, None for one that is not on PATH."""
+    """Return the exit code and output of each driver tool, or None for a tool that is not on PATH."""
     found: dict[str, Any] = {}
     for command in TOOLS:
         if shutil.which(command[0], path=environ.get("PATH", os.defpath)) is None:
@@ -196,7 +196,7 @@ def last_errors() -> dict[str, list[str]]:
 
 
 def limits() -> dict[str, int | None]:
-    """Return soft limits by letter of ulimit, None for unlimited."""
+    """Return the soft limits by letter of ulimit; None means unlimited."""
     found = {}
     for letter, (name, unit) in LIMITS.items():
         soft = resource.getrlimit(getattr(resource, name))[0]
@@ -214,7 +214,7 @@ def shared_memory() -> int:
 
 
 def collect(environ: Mapping[str, str], root: str = "") -> dict[str, Any]:
-    """Return the facts about this host as JSON data; ``root`` is the root of its file system, "" for /."""
+    """Return the facts about this host as JSON data. ``root`` is the root of the file system, "" for /."""
     texts, homes = files(environ, root)
     return {
         "format": FORMAT,
@@ -245,7 +245,7 @@ def write(file: str, environ: Mapping[str, str]) -> None:
     """Write the facts to a file that only this user may read.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as opened:
@@ -263,7 +263,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"collect: {file}: {error.strerror}, expected a writable file — choose another", file=sys.stderr)
         return 1
-    print(f"{file}: review it before you share it; `ascend-adapt doctor --report {file}` evaluates it on any host")
+    print(
+        f"{file}: review this file before you share it; `ascend-adapt doctor --report {file}` evaluates it on any host"
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Doctor: versions and devices of this host, and known problems of jobs on a kind of device."""
+"""Doctor: diagnoses this host's versions and devices, and predicts known problems of jobs on a kind of device."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _TOOL_TIMEOUT_S = 20
 class Diagnosis:
     """Diagnosis of this host.
 
-    ``patched`` counts the patches that would be applied to the installed packages; ``limits`` maps letters of
-    ``ulimit`` to soft limits, None is unlimited.
+    ``patched`` is the number of patches that would be applied to the installed packages. ``limits`` maps letters of
+    ``ulimit`` to soft limits, where None means unlimited.
     """
 
     device: str
@@ -59,17 +59,17 @@ class Diagnosis:
 def examine(
     environ: Mapping[str, str], asked: str | None = None, root: Path = Path("/"), files: Sequence[Path] = ()
 ) -> Diagnosis:
-    """Return the diagnosis of this host for jobs on one kind of device; imports no package under test.
+    """Return the diagnosis of this host for jobs on one kind of device, without importing a package under test.
 
     Args:
         environ: the environment of the job.
-        asked: requested device, as in `ascend-run --device`; None: ASCEND_ADAPT_DEVICE, else the detected one.
+        asked: requested device, as in `ascend-run --device`; None for ASCEND_ADAPT_DEVICE, else the detected device.
         root: root folder of the system files.
-        files: scripts and configurations of the job, which are read and not run; they are checked for an NPU if no
-            device is requested and none is found.
+        files: scripts and configurations of the job, which are read but not run. They are checked for a job on an NPU
+            if no device is requested or found.
 
     Raises:
-        SettingsError: unknown device, an invalid ASCEND_ADAPT_* variable, or a file that cannot be read.
+        SettingsError: the device is unknown, an ASCEND_ADAPT_* variable is invalid, or a file cannot be read.
     """
     from ascend_adapt import __version__
 
@@ -130,7 +130,7 @@ def _predicted(
 
 
 def _kernel_problems(environ: Mapping[str, str]) -> list[str]:
-    """Return errors of the plugins' kernel backends; kernels are imported only if a plugin has any."""
+    """Return errors of the plugins' kernel backends. Kernels are imported only if a plugin has backends."""
     manager = PluginManager.of(settings.resolve({**environ, "ASCEND_ADAPT_DEVICE": ""}))
     if not manager.extends_kernels:
         return []
@@ -159,7 +159,7 @@ def _limit(which: int, unit: int) -> int | None:
 
 
 def _output(command: tuple[str, ...], environ: Mapping[str, str]) -> Ran | None:
-    """Return the result of a driver tool, or None if it is not on PATH; a hung driver ends in a timeout."""
+    """Return the result of a driver tool, or None if it is not on PATH. A timeout handles a hung driver."""
     path = shutil.which(command[0], path=environ.get("PATH", os.defpath))
     if path is None:
         return None
@@ -181,7 +181,7 @@ def _output(command: tuple[str, ...], environ: Mapping[str, str]) -> Ran | None:
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """Print the diagnosis; problems that must be fixed come last, where they are easy to see."""
+    """Print the diagnosis. Problems that must be fixed come last, where they are easy to see."""
     limits = ", ".join(f"-{letter} {_text(limit)}" for letter, limit in diagnosis.limits.items())
     terminal.pairs(
         [

@@ -1,6 +1,6 @@
 """Evidence records: what the conformance suite has verified about a patch, and on which versions.
 
-Records of this project are in ``evidence_records.json``, those of a user under ``$XDG_STATE_HOME/ascend_adapt``.
+This project's records are in ``evidence_records.json``, a user's records in ``$XDG_STATE_HOME/ascend_adapt``.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ascend_adapt.errors import AdaptError
 
 TIERS = ("schema", "emulated", "cpu", "cuda", "hardware")
 PROVES = ("wiring", "numerics", "convergence", "speed")
-# Recorded, but not compared: static checks do not know them.
+# Recorded but not compared, because static checks do not know these versions.
 _NOT_COMPARED = ("cann", "soc", "python")
 SHIPPED = Path(__file__).parent / "evidence_records.json"
 
 
 class EvidenceError(AdaptError):
-    """Invalid file of evidence records, or a record that claims more than its tier can verify."""
+    """A file of evidence records is invalid, or a record claims more than its tier can verify."""
 
 
 @dataclass(frozen=True)
 class EvidenceRecord:
     """Evidence record: one observation of one patch.
 
-    ``versions`` are those of the target's distribution, of the required packages, and of torch, torch_npu,
-    CANN and the SoC if present; ``commit`` is the commit of this project, ``date`` the day.
+    ``versions`` are those of the target's distribution, of the required packages, and of torch, torch_npu, CANN and the
+    SoC if present. ``commit`` is this project's commit, and ``date`` the day of the observation.
     """
 
     patch: str
@@ -57,7 +57,7 @@ class EvidenceRecord:
         return f"{self.tier}: {self.proves} on {versions} ({self.date})"
 
     def matches(self, found: Mapping[str, str]) -> bool:
-        """Return whether ``found`` has every version of the record; local versions such as +cpu are ignored.
+        """Return whether ``found`` has every version of the record, ignoring local versions such as +cpu.
 
         A record without versions matches nothing.
         """
@@ -77,7 +77,7 @@ def user_folder(environ: Mapping[str, str]) -> Path:
 
 
 def load(path: Path) -> list[EvidenceRecord]:
-    """Return the records of a file.
+    """Return the records in a file.
 
     Raises:
         EvidenceError: the file is invalid.
@@ -92,7 +92,7 @@ def load(path: Path) -> list[EvidenceRecord]:
 
 
 def known(environ: Mapping[str, str]) -> tuple[list[EvidenceRecord], list[str]]:
-    """Return all records, of this project and of the user, and one message for each invalid file."""
+    """Return all records of this project and the user, and one message for each invalid file."""
     records, problems = [], []
     own = user_folder(environ)
     for path in [SHIPPED, *(sorted(own.glob("*.json")) if own.is_dir() else ())]:

@@ -1,4 +1,4 @@
-"""`ascend-adapt explain`: known problems and error codes in the logs of a failed job, with any launcher."""
+"""`ascend-adapt explain`: finds known problems and error codes in the logs of a failed job of any launcher."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from ascend_adapt.problems.log_text import LogText
 
 @dataclass(frozen=True)
 class LogReport:
-    """Report of one log; ``last_exception``: its line and frames, if no known problem matches.
+    """Report of one log.
 
-    ``is_empty``: whether the log contains only white space.
+    ``last_exception`` has the line and frames of the last exception, if no known problem matches. ``is_empty``: whether
+    the log contains only white space.
     """
 
     file: str
@@ -41,12 +42,13 @@ class LogReport:
 
 
 def explain(paths: Sequence[Path], environ: Mapping[str, str]) -> tuple[list[LogReport], list[str]]:
-    """Return a report of each log, and plugin errors. In a folder, rank logs are read, or else all ``*.log`` files.
+    """Return a report of each log, and plugin errors.
 
-    ``-`` is standard input. Lines of a log are shown without passwords and tokens, since reports are shared.
+    In a folder, the logs of ranks are read, or all ``*.log`` files if there are none. ``-`` stands for standard input.
+    Passwords and tokens are removed from the lines of a log, because reports are shared.
 
     Raises:
-        SettingsError: a log cannot be read, or a folder has none.
+        SettingsError: a log cannot be read, or a folder has no logs.
     """
     problems, faults = known.problems(environ)
     reports = []
@@ -88,7 +90,7 @@ def _logs(path: Path) -> list[Path]:
 
 
 def show(reports: Sequence[LogReport]) -> None:
-    """Print each problem once, with the logs and lines that show it, then the error codes."""
+    """Print each problem once, with the logs and lines that show it, and then the error codes."""
     by_problem: dict[str, list[tuple[str, Found]]] = {}
     for report in reports:
         for one in report.found:

@@ -1,4 +1,4 @@
-"""`ascend-adapt doctor --report`: evaluates files that `--collect` wrote on other hosts, and compares the hosts."""
+"""`ascend-adapt doctor --report`: evaluates files that `--collect` wrote on other hosts, and compares these hosts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _OPTIONAL = ("cann_homes", "last_errors", "processor", "kernel")
 
 @dataclass(frozen=True)
 class HostReport:
-    """Report of one collected host: the stack under torch_npu, findings, and error codes in its device logs."""
+    """Report of one collected host: the software under torch_npu, findings, and error codes in device logs."""
 
     file: str
     host: str
@@ -90,7 +90,7 @@ def judge(files: Sequence[Path], asked: str | None = None) -> tuple[list[HostRep
     """Return a report of each collected host, the differences between hosts, and plugin errors.
 
     Raises:
-        SettingsError: a file is not one that `doctor --collect` wrote.
+        SettingsError: a file was not written by `doctor --collect`.
     """
     problems, faults = known.problems({})
     collected = list(zip(files, of_each(_read, files), strict=True))
@@ -166,7 +166,7 @@ def _is_node(kind: str, path: str) -> bool:
 
 
 def _lay_out(root: Path, data: Mapping[str, Any]) -> None:
-    """Recreate the collected files under ``root``, so that the checks of a host can read them."""
+    """Recreate the collected files under ``root``, so that the checks can read them."""
     for home in data.get("cann_homes", ()):
         _inside(root, home).mkdir(parents=True, exist_ok=True)
     for path, text in data["files"].items():
@@ -184,7 +184,7 @@ def _lay_out(root: Path, data: Mapping[str, Any]) -> None:
 
 
 def _inside(root: Path, path: str) -> Path:
-    """Return a path of that host under ``root``; an untrusted file must not refer to a path outside it."""
+    """Return the path under ``root`` for a collected host's absolute path, which must not leave ``root``."""
     if not path.startswith("/") or ".." in Path(path).parts:
         raise SettingsError(
             f"{path}: is not an absolute path, expected the path of a file on a collected host — collect again"
@@ -233,5 +233,5 @@ def show(reports: Sequence[HostReport], differences: Sequence[str]) -> None:
 
 
 def _print(text: str) -> None:
-    """Print text of another host without characters that a terminal would execute."""
+    """Print text from another host without characters that a terminal would execute."""
     print("".join(one if one.isprintable() else "?" for one in text))

@@ -1,4 +1,4 @@
-"""Findings from predicted known problems, and the distributions that a diagnosis lists."""
+"""Converts predicted known problems into findings, and lists the distributions of a diagnosis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_PLACES = 3
 
 
 def as_findings(problems: Iterable[Problem], facts: Facts) -> list[Finding]:
-    """Return a finding for each problem that these facts predict."""
+    """Return a finding for each known problem that these facts predict."""
     return [Finding(_in_short(one.shown_by), one.cause, one.do, one.must_fix) for one in predict(problems, facts)]
 
 

@@ -29,15 +29,15 @@ IN_WORDS = {
 
 
 class NoStatus(AdaptError):
-    """Missing or invalid status file in a run directory."""
+    """A run directory has no status file, or an invalid one."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Report: outcomes and their subject; ``problems`` make the command fail.
+    """Status report: outcomes, and what they are about.
 
-    ``predicted``: the outcomes are expected, not observed. ``failure``: which rank of the job failed first, why, and
-    the next step.
+    If there are ``problems``, the command fails. ``predicted``: the outcomes are expected, not observed. ``failure``:
+    which rank of the job failed first, why, and the next step.
     """
 
     subject: str
@@ -48,18 +48,18 @@ class Report:
 
     @property
     def applying(self) -> tuple[Outcome, ...]:
-        """Outcomes of patches that are applied, or would be applied when their target is imported."""
+        """Outcomes of patches that are applied, or will be applied when their target is imported."""
         if self.predicted:
             return tuple(one for one in self.outcomes if one.state == "armed" and not one.reason)
         return tuple(one for one in self.outcomes if one.state == "applied")
 
     @property
     def bad(self) -> tuple[Outcome, ...]:
-        """Outcomes that need attention."""
+        """Outcomes of patches that need attention."""
         return tuple(one for one in self.outcomes if one.state in BAD_STATES)
 
     def summary(self) -> str:
-        """Return the counts in one line, such as ``172 patches: 26 would be applied, 146 for another device, ...``."""
+        """Return the counts on one line, such as ``172 patches: 26 would be applied, 146 for another device, ...``."""
         counts = {"would be applied" if self.predicted else "applied": len(self.applying)}
         if self.bad:
             counts["NEED ATTENTION"] = len(self.bad)
@@ -79,9 +79,9 @@ class Report:
 
 
 def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = os.environ) -> Report:
-    """Return the expected outcome of each patch here, or for the source tree ``upstream``; imports no target.
+    """Return the expected outcome of each patch for the installation, or for the source tree ``upstream``.
 
-    ``environ`` has the settings, such as ASCEND_ADAPT_DEVICE.
+    No target is imported. ``environ`` has the settings, such as ASCEND_ADAPT_DEVICE.
 
     Raises:
         SettingsError: ``upstream`` is not a folder.
@@ -118,10 +118,10 @@ def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = o
 
 
 def of_run(run_dir: Path) -> Report:
-    """Return the outcome of each patch in a job; ranks that differ from the first one are reported as problems.
+    """Return the outcome of each patch in a job. Ranks that differ from the first rank are reported as problems.
 
     Raises:
-        NoStatus: the folder has no status file, or a damaged one.
+        NoStatus: the folder has no status file, or the file is damaged.
     """
     files = [path for path in run_dir.glob("adapt-status.*.json") if path.suffixes[0][1:].isdecimal()]
     files.sort(key=lambda path: int(path.suffixes[0][1:]))
@@ -148,7 +148,7 @@ def of_run(run_dir: Path) -> Report:
         *unreached,
     ]
     number = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
-    # With ASCEND_ADAPT=0 there is no device.
+    # With ASCEND_ADAPT=0, no device is recorded.
     where = f"device {first['device']} ({first['device_reason']})" if first["device"] else "not adapted"
     subject = f"status of {number} in {run_dir}; {where}"
     if first.get("beside"):
@@ -159,7 +159,7 @@ def of_run(run_dir: Path) -> Report:
 
 
 def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:
-    """Add the evidence for the found versions and ``versions`` to each outcome; also return invalid files."""
+    """Add the evidence for the found versions and ``versions`` to each outcome; also return errors in files."""
     records, problems = evidence.known(os.environ)
     proved = []
     for outcome in outcomes:
@@ -174,7 +174,7 @@ def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]
 
 
 def _failure(run_dir: Path, job: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what the launcher printed about the failure of a job; without a cause, where to look next."""
+    """Return the launcher's lines about the failure of a job. Without a known cause, add where to look next."""
     lines = [str(text) for text in job.get("failure", ())]
     if lines and not any(line.startswith("next step: ") for line in lines):
         lines.append(f"next step: `ascend-adapt explain {run_dir}` prints the last exception of each rank's log")
@@ -182,7 +182,7 @@ def _failure(run_dir: Path, job: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _job(run_dir: Path) -> dict[str, Any]:
-    """Return the launcher's job file, or {}."""
+    """Return the contents of the launcher's job file, or {}."""
     try:
         job = json.loads((run_dir / "job.json").read_text())
     except (OSError, ValueError, RecursionError):
@@ -197,12 +197,12 @@ def _outcome(data: dict[str, Any]) -> Outcome:
 def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
     """Print the counts, then each patch that is applied or needs attention, with its reason.
 
-    ``short``: only patches that need attention. ``all_``: every patch, with requirements, versions and evidence. Lines
-    are not wrapped in a pipe.
+    With ``short``, print only patches that need attention. With ``all_``, print every patch with requirements, versions
+    and evidence. Lines are not wrapped in a pipe.
     """
     from rich.text import Text
 
-    # Patches that need attention first; the rest in the order of application.
+    # Patches that need attention come first, the others in the order of application.
     others = [one for one in report.outcomes if one.state not in BAD_STATES] if all_ else report.applying
     shown = [*report.bad, *(() if short else others)]
     terminal.line(report.summary(), "bold")

@@ -1,6 +1,6 @@
-"""Emulated NPU on the host: the real torch_npu on CANN libraries of this project that use host memory."""
+"""Emulated NPU: the real torch_npu runs on this project's CANN libraries, which use host memory."""
 
-# The result of aclrtGetSocName for each chip that can be emulated, by the chip's usual name.
+# Maps the usual name of each chip that can be emulated to its result of aclrtGetSocName.
 SOCS = {"910A": "Ascend910A", "910B": "Ascend910B2"}
-# As in cann/emulated.h.
+# The same value as in cann/emulated.h.
 MAX_DEVICES = 64

@@ -1,9 +1,9 @@
-"""Kernels of the emulated device: each aten operator runs as the CPU's kernel, on the memory of the npu tensors.
+"""aten kernels of the emulated device: each operator runs the CPU kernel on the memory of the npu tensors.
 
-torch_npu's own kernels would make CANN compile and launch an operator. Those that compute are overridden one by one;
-torch_npu itself still creates, views and frees tensors. If it has no kernel, it falls back to the CPU, with
-copies in both directions. That fallback cannot be overridden as a whole, so its operators are registered one by one as
-well. Loaded in ranks only.
+torch_npu's kernels would make CANN compile and launch an operator. This module overrides each kernel that computes;
+torch_npu still creates, views and frees tensors. If torch_npu has no kernel, it falls back to the CPU, with copies in
+both directions. PyTorch cannot override that fallback for all operators at once, so these operators are registered one
+by one, too. Only ranks import this module.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ascend_adapt.emulation.registration import override
 from ascend_adapt.errors import OperatorMissing
 from ascend_adapt.npu_limits.limit import LimitNotKept
 
-# torch_npu itself creates, shares, resizes and casts tensors: a rehearsal tests its allocator, its storages and its
-# rules (a cast to float64 gives float32). It also chooses the attention variant, and calls that through the dispatcher.
+# torch_npu itself creates, shares, resizes and casts tensors, so that a rehearsal tests its allocator, storages and
+# rules (a cast to float64 gives float32). It also chooses the attention variant and calls it through the dispatcher.
 _OF_TORCH_NPU = frozenset(
     (
         "_has_compatible_shallow_copy_type",
@@ -49,7 +49,7 @@ _OF_TORCH_NPU = frozenset(
         "set_",
     )
 )
-# A device reads an index from host memory too.
+# A device also reads an index from host memory.
 _MAY_MIX_DEVICES = frozenset(
     (
         "_copy_from",
@@ -63,24 +63,24 @@ _MAY_MIX_DEVICES = frozenset(
         "index_put_",
     )
 )
-# torch_npu's autograd kernel for these launches directly instead of redispatching to the device kernel; none has a
-# gradient.
+# torch_npu's autograd kernels of these operators launch directly, without redispatching to the device kernel. None of
+# these operators has a gradient.
 _WITHOUT_REDISPATCH = ("aten::max.out", "aten::min.out", "aten::one_hot")
-# The same for operators that torch composes of others, which have gradients.
+# The same applies to these operators, which torch composes of others. They have gradients.
 _COMPOSED = (
     *("aten::affine_grid_generator_backward", "aten::conv_tbc_backward", "aten::fill_diagonal_", "aten::nanmean.out"),
     "aten::slogdet",
 )
-# They query or change where a tensor is stored, not its values.
+# Operators that query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
 _WAITS_FOR_THE_DEVICE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-# A kernel in Python gets the number of ``bits |= 2`` in place of a tensor, which torch.ops does not take for these.
+# For ``bits |= 2``, a Python kernel gets a number instead of a tensor, which torch.ops rejects for these operators.
 _TAKES_TENSORS_ONLY = frozenset(
     ("bitwise_and", "bitwise_and_", "bitwise_or", "bitwise_or_", "bitwise_xor", "bitwise_xor_")
 )
-# They write any output that has as many elements as their result; torch's other operators resize it to their shape.
+# Operators that accept any output with the same number of elements; other operators resize the output to their shape.
 _FILLS_ITS_OUTPUT = frozenset(("arange", "linspace", "logspace", "range"))
-# Their shape depends on values with a mask only, not with integers.
+# The shape of their result depends on values only if the index is a mask.
 _BY_INDEX = frozenset(("aten::index.Tensor", "aten::_unsafe_index.Tensor"))
 _sparse = torch.ops.aten._sparse_coo_tensor_unsafe
 _CPU, _META = torch.device("cpu"), torch.device("meta")
@@ -94,7 +94,8 @@ def install() -> list[str]:
     of_torch_npu = _registered("PrivateUse1")
     without_kernel = _registered("CPU") - of_torch_npu
     for composite in ("ExplicitAutograd", "ExplicitAutogradNonFunctional", "ImplicitAutograd"):
-        without_kernel -= _registered(f"Composite{composite}")  # composed of other operators on every device
+        # The operator is composed of other operators on every device.
+        without_kernel -= _registered(f"Composite{composite}")
     installed = []
     copies: dict[str, Callable[..., Any]] = {
         "aten::_pack_padded_sequence": _pack_padded_sequence,
@@ -126,7 +127,7 @@ def install() -> list[str]:
 
 
 def refuse(implemented: set[str]) -> list[str]:
-    """Make each operator of torch_npu that is not ``implemented`` fail at once with its name; return their names."""
+    """Make each torch_npu operator that is not ``implemented`` fail with its name when called; return the names."""
     library = _library("npu")
     refused = []
     for full_name in sorted(_registered("PrivateUse1")):
@@ -139,7 +140,7 @@ def refuse(implemented: set[str]) -> list[str]:
 
 
 def find(full_name: str, namespace: str) -> Any:
-    """Return the operator of that name (``aten::add.Tensor``), or None if ``namespace`` has none of it."""
+    """Return the operator of this name (``aten::add.Tensor``), or None if ``namespace`` does not contain it."""
     if not full_name.startswith(f"{namespace}::"):
         return None
     base, _, overload = full_name.partition("::")[2].partition(".")
@@ -150,9 +151,10 @@ def find(full_name: str, namespace: str) -> Any:
 def kernel(
     operator: Any, on_cpu: Callable[..., Any] | None = None, is_of_the_device: bool = True
 ) -> Callable[..., Any]:
-    """Return a kernel for npu tensors that runs ``on_cpu``, else the operator's own CPU kernel, on their memory.
+    """Return a kernel that runs ``on_cpu``, or else the operator's CPU kernel, on the memory of npu tensors.
 
-    An operator without a device kernel is counted as such: on a real NPU too, torch_npu runs it on the host.
+    An operator without a device kernel is counted as a CPU fallback, because torch_npu also runs it on the host on a
+    real NPU.
     """
     count = report.operator if is_of_the_device else report.on_the_host
     name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
@@ -174,7 +176,7 @@ def kernel(
             report.synchronisation(name)
         only_shapes = full_size.is_on() and not shapes.is_computed(operator, run_on_host, args, kwargs)
         call = _Call(name, mixes, only_shapes)
-        # A cached result has the shapes of the first call, so results whose shapes depend on values are not cached.
+        # A cached result has the shapes of the first call, so do not cache results whose shapes depend on values.
         key = None
         if only_shapes and not outs and not waits and not _has_mask(args):
             everything = [*args, *kwargs.values()]
@@ -190,7 +192,7 @@ def kernel(
         if takes_tensors_only:
             host_args = [torch.tensor(one) if isinstance(one, int) else one for one in host_args]
         host_kwargs = {key: call.to_host(value) for key, value in kwargs.items()}
-        # The CPU kernel resizes its output, which only torch_npu may do, so it gets an empty one.
+        # The CPU kernel resizes its output. Only torch_npu may resize npu tensors, so the kernel gets an empty output.
         host_outs = {one: empty_on_cpu(value.dtype) for one, value in given.items()}
         if only_shapes:
             host_outs = {one: value.to("meta") for one, value in host_outs.items()}
@@ -242,7 +244,7 @@ def _check_dtypes(operator: str, tensors: Any) -> None:
     """Check that the device computes with the dtypes of an operator's tensors.
 
     Raises:
-        OperatorLimit: it does not.
+        OperatorLimit: the device does not compute with one of the dtypes.
     """
     try:
         products.require(False, saturation.floats(tensors))
@@ -251,7 +253,7 @@ def _check_dtypes(operator: str, tensors: Any) -> None:
 
 
 class _Call:
-    """One call of a kernel, with the npu tensor behind each host alias."""
+    """One kernel call: maps each host alias to the npu tensor whose memory it shares."""
 
     def __init__(self, name: str, mixes: bool, only_shapes: bool) -> None:
         self._name, self._mixes, self._only_shapes = name, mixes, only_shapes
@@ -260,7 +262,7 @@ class _Call:
         self._stranger: torch.device | None = None
 
     def see(self, tensor: torch.Tensor) -> None:
-        """Record the device of a tensor of the call."""
+        """Record the device of a tensor argument."""
         device = tensor.device
         if device.type == "npu":
             if self._device is not None and self._device != device:
@@ -270,16 +272,16 @@ class _Call:
             self._stranger = device
 
     def is_alias_of(self, alias: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Return ``tensor`` for a result that is ``alias``."""
+        """Return ``tensor`` as the result when a kernel returns ``alias``."""
         self._tensors[id(alias)] = alias, tensor
 
     def original_of(self, alias: torch.Tensor) -> torch.Tensor | None:
-        """Return the tensor of the call behind an alias, or None."""
+        """Return the call's tensor whose memory an alias shares, or None."""
         known = self._tensors.get(id(alias))
         return None if known is None else known[1]
 
     def to_host(self, value: Any) -> Any:
-        """Return an argument with npu tensors replaced by aliases, and npu devices by the CPU."""
+        """Return an argument with npu tensors replaced by host aliases, and npu devices by the CPU."""
         if isinstance(value, torch.Tensor):
             self.see(value)
             if value.device.type != "npu" and not (self._only_shapes and value.dim() > 0):
@@ -295,10 +297,10 @@ class _Call:
         return value
 
     def device(self) -> torch.device:
-        """Return the device that the call runs on.
+        """Return the device on which the call runs.
 
         Raises:
-            RuntimeError: its tensors are on several devices.
+            RuntimeError: the tensors of the call are on several devices.
         """
         if self._stranger is not None and self._device is not None and not self._mixes:
             raise RuntimeError(
@@ -308,7 +310,7 @@ class _Call:
         return self._device or _with_index(torch.device("npu"))
 
     def to_device(self, value: Any, device: torch.device) -> Any:
-        """Return a result on the device: aliases become their npu tensors, new tensors are copied there."""
+        """Move a result to the device: replace aliases by their npu tensors, and copy new tensors."""
         if isinstance(value, torch.Tensor):
             known = self._tensors.get(id(value))
             if known is None and value.layout == torch.sparse_coo:
@@ -346,7 +348,8 @@ def _refusal(full_name: str) -> Callable[..., Any]:
 def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     report.operator("aten::copy_")
     if self.device.type == "cpu" and source.device.type == "npu":
-        torch_npu.get_npu_format(source)  # raises for a storage that torch_npu did not allocate, as its own copy does
+        # Raises an error for a storage that torch_npu did not allocate, as torch_npu's copy does.
+        torch_npu.get_npu_format(source)
     if self.device.type == "cpu" and not non_blocking:
         report.synchronisation("copy to the host", self.numel() * self.element_size())
     if self.dtype != source.dtype and source.device.type == "npu":
@@ -361,9 +364,9 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
 
 
 def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:
-    """Return the data with its padding, [T * B, ...], and the batch sizes on the host, like the lengths.
+    """Return the padded data [T * B, ...], and the batch sizes on the host, where the lengths are.
 
-    Source: op-plugin@517f2e7 opapi/PackPaddedSequenceKernelNpuOpApi.cpp; _pad_packed_sequence expects it in this form.
+    Source: op-plugin@517f2e7 opapi/PackPaddedSequenceKernelNpuOpApi.cpp; _pad_packed_sequence expects this form.
     """
     if lengths.device.type != "cpu":
         raise RuntimeError(f"'lengths' argument should be a CPU tensor, but got {lengths.device} tensor")
@@ -373,7 +376,7 @@ def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_firs
 
 
 def _coalesce(self: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor with each index once. Source: op-plugin@517f2e7 sparse/SparseCoalesceKernelOpApi.cpp."""
+    """Merge duplicate indices of a sparse tensor. Source: op-plugin@517f2e7 sparse/SparseCoalesceKernelOpApi.cpp."""
     report.operator("aten::_coalesce")
     report.synchronisation("aten::_coalesce")
     parts = (as_cpu(self._indices()), as_cpu(self._values()))
@@ -393,7 +396,7 @@ def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = No
 
 
 def _launch(kernel_name: str) -> AbstractContextManager[Any]:
-    """Record the kernel that torch_npu would launch, where a profiler records."""
+    """Record the kernel that torch_npu would launch, if a profiler is active."""
     return torch.autograd.profiler.record_function(kernel_name) if torch.autograd._profiler_enabled() else nullcontext()
 
 
@@ -404,7 +407,7 @@ def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torc
 
 
 def _write(tensor: torch.Tensor, result: torch.Tensor, operator: str, keeps_shape: bool) -> None:
-    """Write a result of an operator into an npu tensor, which takes its shape unless it keeps its own."""
+    """Write an operator's result into an npu tensor, which gets the result's shape unless it keeps its own."""
     if keeps_shape and tensor.numel() == result.numel():
         result = result.view(tensor.shape)
     if tensor.shape != result.shape:
@@ -428,7 +431,7 @@ def _registered(key: str) -> set[str]:
 
 
 def _library(namespace: str) -> Any:
-    # Registrations live as long as the object that created them.
+    # Registrations live as long as the Library object that created them.
     _libraries.append(torch.library.Library(namespace, "IMPL"))
     return _libraries[-1]
 
@@ -442,14 +445,14 @@ def _is_written(argument: Any) -> bool:
 
 
 def _makes_a_view(operator: Any) -> bool:
-    """Return whether an operator changes the view of memory, as a new tensor or in place, but not the memory."""
+    """Return whether an operator makes or changes a view, without changing the memory."""
     if torch.Tag.inplace_view in operator.tags:
         return True
     return any(one.alias_info is not None and not one.alias_info.is_write for one in operator._schema.returns)
 
 
 def _launches(operator: Any) -> bool:
-    """Return whether an operator of torch_npu works on tensors, rather than querying its runtime."""
+    """Return whether an operator of torch_npu computes with tensors, rather than querying the runtime."""
     if _base_name(operator) in _ABOUT_STORAGE:
         return False
     return any("Tensor" in str(one.type) for one in (*operator._schema.arguments, *operator._schema.returns))

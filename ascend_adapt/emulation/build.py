@@ -1,4 +1,4 @@
-"""Builds the emulated CANN for one torch_npu wheel, into the cache."""
+"""Builds the emulated CANN libraries for one torch_npu wheel, in the cache."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LIBRARY = "libascendcl.so"
 
 
 def cann_home(wheel: Wheel, environ: Mapping[str, str]) -> Path:
-    """Return a folder with the layout of CANN and every library that the wheel loads; built on first use.
+    """Return a folder that has the layout of CANN and every library that the wheel loads; build it on first use.
 
     Raises:
-        EmulationError: there is no C compiler, or it fails.
+        EmulationError: no C compiler is installed, or compilation fails.
     """
     compiler = find_compiler(environ)
     key = hashlib.sha256()
@@ -39,7 +39,7 @@ def find_compiler(environ: Mapping[str, str]) -> str:
     """Return the path of CC, gcc or cc.
 
     Raises:
-        EmulationError: there is none.
+        EmulationError: no C compiler is installed.
     """
     wanted = [environ["CC"]] if environ.get("CC") else ["gcc", "cc"]
     for name in wanted:
@@ -47,7 +47,7 @@ def find_compiler(environ: Mapping[str, str]) -> str:
         if path is not None:
             return path
     raise EmulationError(
-        f"{' or '.join(wanted)}: not found on PATH, expected a C compiler, which builds the emulated CANN "
+        f"{' or '.join(wanted)}: not found on PATH, expected a C compiler to build the emulated CANN "
         "(two seconds, once) — install gcc, or set CC"
     )
 
@@ -55,7 +55,8 @@ def find_compiler(environ: Mapping[str, str]) -> str:
 def build(wheel: Wheel, compiler: str, into: Path) -> None:
     """Compile the libraries into ``lib64`` of a folder, and create the other folders that torch_npu requires.
 
-    All code is in libascendcl.so. The others are empty and link against it, so every symbol is found through them.
+    All code is in libascendcl.so. The other libraries are empty and link against it, so the loader finds every symbol
+    through them.
     """
     torch = probe.root_folder("torch")
     torch_libraries = (torch or Path()) / "torch" / "lib"

@@ -1,4 +1,4 @@
-"""Cache of the emulation's downloads and builds, in a folder of this user; each entry is created atomically."""
+"""Per-user cache of the emulation's downloads and builds; each entry is created atomically."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _SIZES = ".sizes.json"
 
 
 def path(environ: Mapping[str, str]) -> Path:
-    """Return the path of the cache folder: ASCEND_ADAPT_CACHE, else ascend_adapt in XDG_CACHE_HOME or ~/.cache."""
+    """Return the path of the cache: ASCEND_ADAPT_CACHE, or else ascend_adapt in XDG_CACHE_HOME or ~/.cache."""
     home = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(environ.get("ASCEND_ADAPT_CACHE") or os.path.join(home, "ascend_adapt")).absolute()
 
 
 def folder(environ: Mapping[str, str]) -> Path:
-    """Return the cache folder, created if necessary. Code is loaded from it.
+    """Return the cache folder, and create it if necessary. Processes load code from it.
 
     Raises:
-        EmulationError: it cannot be created, or other users may write to it.
+        EmulationError: the folder cannot be created, or other users may write to it.
     """
     home = path(environ)
     try:
@@ -39,7 +39,8 @@ def folder(environ: Mapping[str, str]) -> Path:
         ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise EmulationError(
-            f"{home}: other users may write it, and code is loaded from it — chmod 0700 it, or set ASCEND_ADAPT_CACHE"
+            f"{home}: other users may write to it, and code is loaded from it — "
+            "chmod 0700 it, or set ASCEND_ADAPT_CACHE"
         )
     return home
 
@@ -47,10 +48,10 @@ def folder(environ: Mapping[str, str]) -> Path:
 def made_once(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
     """Return ``cache/name``; if it does not exist, ``make`` fills a temporary folder, which is then renamed.
 
-    If several processes need it, one creates it and the others wait.
+    If several processes need the same entry, one creates it and the others wait.
 
     Raises:
-        EmulationError: the cache cannot be written to, or files of the folder are missing or have changed.
+        EmulationError: the cache is not writable, or files of the folder are missing or have changed.
     """
     path = cache / name
     if path.is_dir():
@@ -66,15 +67,15 @@ def made_once(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
 
 
 def checked(made: Path) -> Path:
-    """Return an existing folder after checking its files; loading a truncated library would end with SIGBUS.
+    """Check the files of an existing folder and return it; loading a truncated library would cause SIGBUS.
 
     Raises:
-        EmulationError: a file is missing, or its size has changed.
+        EmulationError: a file is missing or its size has changed.
     """
     try:
         sizes = json.loads((made / _SIZES).read_text())
     except FileNotFoundError:
-        return made  # created by a version that did not record them
+        return made  # An earlier version of this package did not record file sizes.
     except (OSError, ValueError, RecursionError):
         sizes = {_SIZES: -1}
     for name, size in sizes.items():
@@ -89,7 +90,7 @@ def checked(made: Path) -> Path:
 
 @contextmanager
 def writing(cache: Path) -> Iterator[None]:
-    """Report an OSError of the block as an error of the cache.
+    """Context manager: convert an OSError of the block into an error about the cache.
 
     Raises:
         EmulationError: the cache cannot be written to, or the disk is full.
@@ -117,7 +118,8 @@ def _locked(cache: Path) -> Iterator[None]:
 @contextmanager
 def _aside(path: Path) -> Iterator[Path]:
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        shutil.rmtree(left, ignore_errors=True)  # left by a process that was killed: a running one holds the lock
+        # A killed process has left this folder: a running process would hold the lock.
+        shutil.rmtree(left, ignore_errors=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         yield aside

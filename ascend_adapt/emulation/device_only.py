@@ -1,6 +1,6 @@
-"""Aten operators, and dtypes of their arguments, that devices support and CPUs do not, on CPU tensors.
+"""CPU implementations of aten operators and dtypes that devices support and the CPU does not.
 
-Loaded in ranks only.
+Only ranks import this module.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _WIDE = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.floa
 def matmul_backward(
     grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: list[bool]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the gradients of ``self @ other``, for any shapes of matmul; ``mask`` selects which are computed."""
+    """Return the gradients of ``self @ other`` for any shapes of matmul; ``mask`` selects the gradients to compute."""
     dtype = self.dtype
     if self.dim() >= 2 and other.dim() == 2 and self.numel() and grad.numel():
-        # As matmul does: one matrix product, so that sums have the same order.
+        # Like matmul, use one matrix product, so that sums have the same order.
         rows = grad.reshape(-1, grad.shape[-1])
         of_self = (rows @ other.t()).view(self.shape) if mask[0] else None
         return of_self, self.reshape(-1, self.shape[-1]).t() @ rows if mask[1] else None
-    # A device sums over the batch inside one product, so 16 bits are rounded once.
+    # A device sums over the batch inside one product, so 16-bit results are rounded once.
     grad, self, other = (at_least_float32(one) for one in (grad, self, other))
     left = self if self.dim() > 1 else self.unsqueeze(0)
     right = other if other.dim() > 1 else other.unsqueeze(1)
@@ -43,7 +43,7 @@ def matmul_backward(
 
 
 def masked_scale(self: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """Return ``self`` scaled where ``mask`` is True, and zero elsewhere."""
+    """Return ``self * scale`` where ``mask`` is True, and zero elsewhere."""
     return self * mask.to(self.dtype) * scale
 
 
@@ -56,7 +56,7 @@ def depthwise_convolution(
     padding: list[int],
     dilation: list[int],
 ) -> torch.Tensor:
-    """Return the depthwise convolution: each channel by itself."""
+    """Return the depthwise convolution, which convolves each channel separately."""
     return torch.conv2d(self, weight, bias, stride, padding, dilation, groups=self.shape[1])
 
 
@@ -70,7 +70,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the output and the statistics, float32 in training; in evaluation nobody reads them, but they are [C] too.
+    """Return the output and the statistics [C], which are float32 in training and unused in evaluation.
 
     Source: op-plugin@5045ad2 config/op_plugin_functions.yaml native_batch_norm.
     """
@@ -96,7 +96,7 @@ def batch_norm_backward(
 
 
 def in_dtype(operator: Kernel) -> Kernel:
-    """Return a matrix product whose result and accumulation have another dtype than its arguments."""
+    """Return a matrix product whose result and accumulation have a different dtype from its arguments."""
 
     def product(*args: Any, beta: float = 1, alpha: float = 1) -> torch.Tensor:
         *matrices, dtype = args
@@ -108,7 +108,7 @@ def in_dtype(operator: Kernel) -> Kernel:
 
 
 def foreach_sub(subtract: Kernel) -> Kernel:
-    """Return a kernel of ``self - alpha * other`` over lists, which rounds the product of float16 as well.
+    """Return a kernel of ``self - alpha * other`` over lists; it also rounds the product to float16.
 
     Source: op-plugin@5045ad2 test/test_base_ops/test_foreach_sub_list.py.
     """
@@ -122,7 +122,7 @@ def foreach_sub(subtract: Kernel) -> Kernel:
 
 
 def with_int32_target(operator: Kernel) -> Kernel:
-    """Return a loss whose target may be int32, which a device takes and a CPU does not.
+    """Return a loss whose target may be int32, which a device accepts and the CPU does not.
 
     Source: op-plugin@517f2e7 test/test_base_ops/test_nllloss.py and test_nllloss2d.py.
     """
@@ -134,7 +134,7 @@ def with_int32_target(operator: Kernel) -> Kernel:
 
 
 def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """Return a one-hot tensor of the dtype of the classes, which may be int32.
+    """Return a one-hot tensor in the dtype of the classes, which may be int32.
 
     Source: op-plugin@5045ad2 test/test_base_ops/test_one_hot.py.
     """
@@ -159,7 +159,7 @@ def _int64(value: Any) -> Any:
 def histc(
     self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the histogram of a tensor of any real dtype, in that dtype; the CPU kernel takes floating dtypes only."""
+    """Return the histogram of a tensor of any real dtype, in that dtype; the CPU only supports floating dtypes."""
     wide = self if self.is_floating_point() else self.double()
     counts = torch.histc(wide, bins, min, max).to(self.dtype)
     return counts if out is None else out.resize_(counts.shape).copy_(counts)
@@ -249,7 +249,7 @@ def norms(self: list[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = 
 
 
 def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
-    """Unscale gradients in place, or report in ``found_inf`` that they overflowed; saturating devices have only a flag.
+    """Unscale gradients in place, or set ``found_inf`` if they overflowed; saturating devices use an overflow flag.
 
     Source: op-plugin@517f2e7 opapi/AmpForeachNonFiniteCheckAndUnscaleKernelNpuOpApi.cpp; it clears the flag.
     """

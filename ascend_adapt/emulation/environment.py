@@ -1,4 +1,4 @@
-"""Requirements of a job on an emulated NPU, and the environment variables of its processes."""
+"""Requirements and environment variables of a job on an emulated NPU."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Emulation:
     torch_npu: wheel.Wheel
     cann_home: Path
     full_size_steps: int | None = None
-    """At full size: the number of optimizer steps after which the job ends."""
+    """Number of optimizer steps after which a job at full size ends."""
     memory: int | None = None
-    """Memory of a device in GiB; None: as ASCEND_ADAPT_EMULATED_MEMORY says."""
+    """Memory of a device in GiB; None uses ASCEND_ADAPT_EMULATED_MEMORY."""
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that are set for every process of the job, except PYTHONPATH."""
+        """Return the variables for every process of the job, except PYTHONPATH."""
         users = [entry for entry in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
         return {
             **({full_size.VARIABLE: str(self.full_size_steps)} if self.full_size_steps else {}),
@@ -40,10 +40,10 @@ class Emulation:
             "ASCEND_ADAPT_EMULATED_DEVICES": str(self.devices),
             "ASCEND_ADAPT_EMULATED_SOC": SOCS[self.soc],
             "LD_LIBRARY_PATH": os.pathsep.join([str(self.cann_home / "lib64"), *users]),
-            # As set_env.sh sets them; DeepSpeed and torch_npu look for both.
+            # The variables that CANN's set_env.sh sets. DeepSpeed and torch_npu read both.
             "ASCEND_HOME_PATH": str(self.cann_home),
             "ASCEND_OPP_PATH": str(self.cann_home / "opp"),
-            # With its task queue, a second thread would launch collectives after our kernels have run.
+            # With torch_npu's task queue, a second thread would launch collectives after the emulated kernels have run.
             "TASK_QUEUE_ENABLE": "0",
         }
 
@@ -60,10 +60,10 @@ def prepare(
     full_size_steps: int | None = None,
     memory: int | None = None,
 ) -> Emulation:
-    """Return an emulated machine; on first use its parts are downloaded and built, which is logged.
+    """Return an emulated machine; on first use, download and build its parts, and log this.
 
     Raises:
-        EmulationError: this machine cannot emulate one, or has NPUs or CANN.
+        EmulationError: this machine cannot emulate an NPU, or has real NPUs or CANN.
     """
     _check_machine(environ)
     _check_request(devices, environ)
@@ -73,7 +73,7 @@ def prepare(
 
 
 def count_devices(nproc: int | None, environ: Mapping[str, str]) -> int:
-    """Return the number of devices of the emulated machine: one for each rank, or up to ASCEND_RT_VISIBLE_DEVICES."""
+    """Return the number of emulated devices: one per rank, or as many as ASCEND_RT_VISIBLE_DEVICES requires."""
     visible = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
     named = [int(word) + 1 for word in visible.split(",") if word.strip().isdigit()]
     return max(nproc or 1, *named) if named else nproc or 1
@@ -83,7 +83,7 @@ def _check_machine(environ: Mapping[str, str]) -> None:
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         raise EmulationError(
             f"--device npu-emulated: this is {sys.platform} on {platform.machine()}, expected Linux on "
-            f"{' or '.join(_MACHINES)}, for which there is a torch_npu — use such a machine or a container"
+            f"{' or '.join(_MACHINES)}, for which torch_npu is released — use such a machine or a container"
         )
     nodes = probe.device_nodes("npu")
     if nodes:

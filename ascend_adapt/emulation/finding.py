@@ -1,4 +1,4 @@
-"""Findings of a rehearsal: the line of a script, the severity on a cluster, and the replacement."""
+"""Findings of a rehearsal: the line of the script, the severity on a cluster, and the suggested replacement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED = "unsupported operator", "limit", "CUD
 SCALER, CAST, ON_THE_HOST, WAIT = "GradScaler for another device", "cast", "CPU fallback", "host-device sync"
 NOT_COMPILED = "not compiled"
 
-# In the order of the report: what stops the job, what makes its results wrong, what slows it down.
+# In the order of the report: errors that stop the job, errors in its results, and slow code.
 _KINDS = (UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED, SCALER, CAST, ON_THE_HOST, WAIT, NOT_COMPILED)
 
 _INSTEAD = {
@@ -19,20 +19,20 @@ _INSTEAD = {
     LIMIT: "change the call to stay within the limit",
     CUDA_ONLY: "use torch.accelerator, or the same function of torch.npu",
     NOT_MOVED: "call model.to(device) before you create the optimizer",
-    SCALER: 'torch.amp.GradScaler("npu"), or bfloat16 without a scaler',
+    SCALER: 'use torch.amp.GradScaler("npu"), or bfloat16 without a scaler',
     CAST: "use float32, or compute in float64 on the host: x.cpu().double()",
     ON_THE_HOST: "each call copies its tensors to the host and back: use another operator, or call it before the loop",
     WAIT: "keep the value on the device, and read it only every N steps",
-    NOT_COMPILED: "the rehearsal does not show whether triton-ascend or CANN compiles them",
+    NOT_COMPILED: "the rehearsal does not show whether triton-ascend or CANN can compile it",
 }
-_BY_VALUES = "torch.where(mask, a, b) or a product with the mask, whose shape does not depend on values"
+_BY_VALUES = "use torch.where(mask, a, b) or a product with the mask, so that no shape depends on values"
 _INSTEAD_OF_OPERATORS = {
     "aten::nonzero": _BY_VALUES,
     "aten::masked_select": _BY_VALUES,
     "aten::index": _BY_VALUES,
     "aten::unique": "compute it in the DataLoader, on the host",
     "copy to the host": "copy it every N steps, or with non_blocking=True into pinned memory",
-    "torch.npu.synchronize": "remove it, or keep it for timing only",
+    "torch.npu.synchronize": "remove it, or keep it only for timing",
 }
 _IN_PYTHON = {
     "aten::_local_scalar_dense": ".item(), float() or a condition",
@@ -49,21 +49,21 @@ class Finding:
     file: str
     line: int
     count: int
-    """The number on the rank with the most."""
+    """Number of occurrences, on the rank that has the most."""
     bytes: int
     detail: str
     steps: int
-    """Optimizer steps of that rank."""
+    """Number of optimizer steps of that rank."""
 
     @property
     def instead(self) -> str:
-        """The suggested replacement."""
+        """Suggested replacement of the code."""
         base = self.what.partition(".")[0] if self.what.startswith("aten::") else self.what
         return _INSTEAD_OF_OPERATORS.get(base, _INSTEAD[self.kind])
 
     @property
     def place(self) -> str:
-        """``train.py:12``, or that the line is unknown."""
+        """Location of the finding: ``train.py:12``, or ``(unknown line)``."""
         return f"{self.file}:{self.line}" if self.file else "(unknown line)"
 
     def text(self) -> str:
@@ -79,7 +79,7 @@ class Finding:
 
 
 def merged(ranks: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    """Return the findings of all ranks, the most serious first; of equal ones that of the rank with the most."""
+    """Merge the findings of all ranks, the most serious first; of equal findings, keep the highest count."""
     most: dict[tuple[str, str, str, int], Finding] = {}
     for facts in ranks:
         for one in facts.get("findings", ()):
@@ -91,7 +91,7 @@ def merged(ranks: Iterable[Mapping[str, Any]]) -> list[Finding]:
 
 
 def alike(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Return findings in their order, with those that differ only in the line of one file in one group."""
+    """Group findings that differ only in their line within one file; keep their order."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for found in findings:
         groups.setdefault((found.kind, found.what, found.detail, found.file), []).append(found)
@@ -99,7 +99,7 @@ def alike(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def github_annotation(found: Finding) -> str:
-    """Return the workflow command with which GitHub shows a finding at its line."""
+    """Return the workflow command that makes GitHub show a finding at its line."""
     level = "error" if _KINDS.index(found.kind) < _KINDS.index(CAST) else "warning"
     root = os.environ.get("GITHUB_WORKSPACE") or os.getcwd()
     file = os.path.relpath(found.file, root) if found.file.startswith(f"{root}/") else found.file

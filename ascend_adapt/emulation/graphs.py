@@ -1,7 +1,8 @@
-"""NPUGraph on the emulated device: kernels that run during a capture are called again at each replay; in ranks only.
+"""NPUGraph on the emulated device: each replay calls the captured kernels again; only ranks import this module.
 
-They write to the tensors of the capture. A real graph runs without the host, so waiting for the device is rejected.
-Only replays advance the device's generator of random numbers, as on a real device: a capture draws none.
+Replayed kernels write to the tensors of the capture. A real graph runs without the host, so a capture rejects code
+that waits for the device. As on a real device, only replays advance the random number generator; a capture does not
+advance it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _captured: list[_Call] | None = None
 
 
 def recorded(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel of the device whose calls are recorded while a graph is captured."""
+    """Wrap a device kernel so that its calls are recorded while a graph is captured."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         result = kernel(*args, **kwargs)
@@ -50,7 +51,7 @@ def install() -> None:
     import torch_npu
 
     module = getattr(torch_npu.npu, "graphs", None)
-    if module is None:  # before torch_npu 2.6
+    if module is None:  # torch_npu before 2.6 lacks these.
         return
     graph = module.NPUGraph
     graph.capture_begin, graph.capture_end = _capture_begin, _capture_end
@@ -86,7 +87,7 @@ def _reset(graph: Any) -> None:
 
 
 def _pool(graph: Any) -> tuple[int, int]:
-    return 0, id(graph)  # the calls themselves keep the memory of the capture
+    return 0, id(graph)  # The recorded calls keep the memory of the capture alive.
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""CPU tensors over the memory of tensors on the emulated device; loaded in ranks only."""
+"""CPU tensors that share memory with tensors on the emulated device; only ranks import this module."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _empty = torch.empty
 
 
 def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a CPU tensor over the memory of an npu tensor: nothing is copied, and writing to one changes the other.
+    """Return a CPU tensor that shares memory with an npu tensor, so that writing to one changes the other.
 
     Shape, strides, storage offset, and the conjugate and negative bits are kept, so aliases of views of one tensor
     overlap as the views do. The memory lives as long as the alias. A tensor on another device is returned unchanged.
 
-    Waits for the pending tasks of the current stream of the tensor's device, because a kernel runs after them.
+    Wait for the pending tasks of the current stream of the tensor's device, because a kernel would run after them.
 
     Raises:
         RuntimeError: a pending collective has failed.
@@ -30,9 +30,9 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
         library.settle(torch.npu.current_stream(tensor.device).npu_stream)
     memory = tensor.untyped_storage()
     storage = torch._C._construct_storage_from_data_pointer(memory.data_ptr(), _CPU, memory.nbytes())
-    # The storage has no deleter. Its Python object lives as long as it does, and so do that object's attributes.
+    # The storage has no deleter. Its Python object, with all attributes, lives as long as the storage.
     storage.owner = memory
-    # From the class: Megatron's parameters have an attribute ``stride`` that is a number.
+    # Call the method of the class: Megatron's parameters have an attribute ``stride`` that is a number.
     strides = torch.Tensor.stride(tensor)
     try:
         alias = empty_on_cpu(tensor.dtype).set_(storage, tensor.storage_offset(), tensor.size(), strides)
@@ -55,19 +55,20 @@ def empty_on_cpu(dtype: torch.dtype) -> torch.Tensor:
 
 
 def as_shape(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a meta tensor of this shape, dtype and strides; a small one remembers its values."""
+    """Return a meta tensor of this shape, dtype and strides; a small one keeps its values."""
     return values.as_meta(tensor, as_cpu(tensor) if values.hold(tensor) else None)
 
 
 def as_npu(
     result: torch.Tensor, device: torch.device, acl_format: int | None = None, operator: str = ""
 ) -> torch.Tensor:
-    """Return an npu tensor with the values, shape and strides of a CPU tensor, in memory of torch_npu's allocator.
+    """Return an npu tensor with the values, shape and strides of a CPU tensor, allocated by torch_npu.
 
-    A meta tensor, the result of an operator at full size, has no values: a small one is filled with a stand-in.
+    A meta tensor (a result at full size) has no values; a small result is filled with a stand-in.
 
-    With an ACL format the tensor is marked with it, and its storage has the size of that format; elements stay in
-    torch's order. torch_npu replaces a private format by its base format unless internal formats are allowed.
+    With an ACL format, the tensor is marked with the format, and its storage has the size of the format, but the
+    elements stay in torch's order. Unless internal formats are allowed, torch_npu replaces a private format by its
+    base format.
 
     Raises:
         RuntimeError: torch_npu's out-of-memory error.
@@ -86,6 +87,6 @@ def as_npu(
 
 
 def fill_stand_in(tensor: torch.Tensor, operator: str) -> None:
-    """Fill the result of an operator over tensors without values, if tensors of its size hold values."""
+    """Fill a result with a stand-in, if its operator had no values but tensors of its size hold values."""
     if values.hold(tensor):
         as_cpu(tensor).fill_(values.stand_in(operator, tensor.dtype))

@@ -1,4 +1,4 @@
-"""The emulated libascendcl of this process, through ctypes: its counters and pending tasks."""
+"""ctypes interface to the emulated libascendcl of this process: its counters and pending tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascend_adapt.emulation import MAX_DEVICES
 
 
 class Statistics(ctypes.Structure):
-    """Counters of the library; as in emulated.h."""
+    """Counters of the library, in the layout of emulated.h."""
 
     _fields_ = [
         ("stream_synchronisations", ctypes.c_uint64),
@@ -27,7 +27,7 @@ def load() -> Any:
     """Return the library that torch_npu has loaded.
 
     Raises:
-        OSError: there is none.
+        OSError: the process has loaded no such library.
     """
     library = ctypes.CDLL("libascendcl.so")
     library.aclGetRecentErrMsg.restype = ctypes.c_char_p
@@ -36,7 +36,7 @@ def load() -> Any:
 
 
 def is_emulated() -> bool:
-    """Return whether the CANN of this process is the emulated one: it exports a symbol that no real one has."""
+    """Return whether the CANN of this process is emulated: it exports a symbol that the real CANN does not have."""
     try:
         return hasattr(ctypes.CDLL("libascendcl.so"), "ascend_adapt_emulated")
     except OSError:
@@ -44,14 +44,14 @@ def is_emulated() -> bool:
 
 
 def statistics() -> Statistics:
-    """Return the counts so far."""
+    """Return the current values of the counters."""
     counts = Statistics()
     load().ascend_adapt_emulated_statistics(ctypes.byref(counts))
     return counts
 
 
 class Traffic(ctypes.Structure):
-    """This rank's launches of one collective, dtype and group; as in hccl.c."""
+    """Counts of this rank's launches of one collective, dtype and group, in the layout of hccl.c."""
 
     _fields_ = [
         ("name", ctypes.c_char * 24),
@@ -63,7 +63,7 @@ class Traffic(ctypes.Structure):
 
 
 def traffic() -> list[dict[str, Any]]:
-    """Return the collectives so far: name, dtype, the ranks of the group, calls, bytes of this rank's own tensor."""
+    """Return the collectives so far: name, dtype, ranks of the group, calls, and bytes of this rank's tensor."""
     found: list[dict[str, Any]] = []
     entry = Traffic()
     while load().ascend_adapt_emulated_traffic(len(found), ctypes.byref(entry)):
@@ -73,12 +73,12 @@ def traffic() -> list[dict[str, Any]]:
 
 
 def ignore_lost_ranks() -> None:
-    """Let collectives that would fail because another rank has ended hang instead, from now on."""
+    """From now on, let collectives hang that would otherwise fail because another rank has ended."""
     ctypes.c_int.in_dll(load(), "ascend_adapt_emulated_is_ending").value = 1
 
 
 def value_bytes() -> tuple[int, int]:
-    """Return the maximum bytes of a floating-point tensor, and of any other, that holds values at full size."""
+    """Return the maximum bytes of a tensor that holds values at full size, for floating-point and for other dtypes."""
     names = ("ascend_adapt_emulated_float_bytes", "ascend_adapt_emulated_other_bytes")
     floats, others = (ctypes.c_int.in_dll(load(), name).value for name in names)
     return floats, others
@@ -106,13 +106,13 @@ _locate: list[Any] = []
 
 
 def locate_calls_by(line: Callable[[], object]) -> None:
-    """Let errors of collectives report the line of the script, as ``line()`` returns it in the calling thread."""
+    """Make errors of collectives report the line of the script, which ``line()`` returns in the calling thread."""
 
     def write(into: Any, room: int) -> None:
         text = str(line()).encode()[-room + 1 :] + b"\0"
         ctypes.memmove(into, text, len(text))
 
-    _locate.append(_Locate(write))  # the library keeps its address only
+    _locate.append(_Locate(write))  # The library only keeps the address.
     address = ctypes.cast(_locate[-1], ctypes.c_void_p).value
     ctypes.c_void_p.in_dll(load(), "ascend_adapt_emulated_locate").value = address
 
@@ -121,7 +121,7 @@ def settle(stream: int) -> None:
     """Synchronise a stream, given by its address.
 
     Raises:
-        RuntimeError: a collective on it has failed.
+        RuntimeError: a collective on this stream has failed.
     """
     if load().ascend_adapt_emulated_settle(stream) != 0:
         raise RuntimeError(load().aclGetRecentErrMsg().decode())

@@ -1,6 +1,6 @@
-"""The line of the user's own code that a call on the device comes from; loaded in ranks only.
+"""Finds the line of the user's code that makes a call on the device; only ranks import this module.
 
-The user's own code is in no folder of installed packages or of Python: a script, a package next to it, a checkout.
+The user's code is any code outside installed packages and Python: a script, a package next to it, a checkout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Line(NamedTuple):
-    """A line of a file."""
+    """A line of a source file."""
 
     file: str
     number: int
@@ -31,17 +31,17 @@ _is_own: dict[CodeType, bool] = {}
 
 
 def of_caller() -> Line:
-    """Return the innermost line of the user's own code in this thread, else in the main thread.
+    """Return the innermost line of the user's code in this thread, or else in the main thread.
 
-    Autograd and hooks of torch run in threads without a Python frame of the user's: then the line is that of
-    the main thread, which called backward(). A program that consists of installed code only is located there.
+    torch runs autograd and hooks in threads that have no Python frame of the user. In this case, the line is in the
+    main thread, which called backward(). If the program consists only of installed code, the line is in that code.
     """
-    # No variable here may hold this function's own frame: such a cycle would keep the tensors of all its callers.
+    # No variable may hold this function's own frame: the cycle would keep the tensors of all callers alive.
     return _innermost(sys._getframe(1)) or _innermost(_of_main_thread()) or UNKNOWN
 
 
 def is_inside(module: str) -> bool:
-    """Return whether a function of a module, or of a package's modules, called this one in this thread."""
+    """Return whether a function of a module, or of a package's modules, is on the call stack of this thread."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

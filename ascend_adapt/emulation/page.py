@@ -18,7 +18,7 @@ _STYLE = (
 
 
 def page(summary: Sequence[str], findings: Sequence[Finding]) -> str:
-    """Return the page: the lines of the summary, and a row for each finding."""
+    """Return the HTML page with the lines of the summary, and a table row for each finding."""
     rows = "\n".join(
         f"<tr><td><code>{html.escape(found.place)}</code></td><td>{html.escape(found.text())}</td>"
         f"<td>{html.escape(found.instead)}</td></tr>"

@@ -1,4 +1,4 @@
-"""The torch releases for which there is a torch_npu."""
+"""The torch releases for which a torch_npu is released."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PAIRED = (
 
 
 def require(torch: str) -> None:
-    """Check that a torch_npu may pair with a torch release; for newer ones, pip decides.
+    """Check that a torch_npu may pair with a torch release; for newer releases, pip decides.
 
     Raises:
-        EmulationError: no torch_npu does.
+        EmulationError: no torch_npu pairs with this torch.
     """
     if torch in PAIRED or Version(torch) > Version(PAIRED[-1]):
         return

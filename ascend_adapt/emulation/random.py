@@ -13,7 +13,7 @@ _OFFSET = 12
 
 
 def advance(generator: Any) -> tuple[int, int]:
-    """Return the (seed, offset) of a generator of the device, and advance it as one operator does."""
+    """Return the (seed, offset) of a device generator, and advance the generator as one operator does."""
     with torch.npu.device(generator.device):  # else it would begin to use the current one
         state = generator.get_state()
         words = state.view(torch.int64)
@@ -30,16 +30,16 @@ def host_seed(seed: int, offset: int) -> int:
 
 @contextmanager
 def drawn_from(generator: Any, device: torch.device) -> Iterator[None]:
-    """Context in which CPU kernels draw numbers determined by a generator of the device, which advances.
+    """Context manager in which CPU kernels draw numbers that a device generator determines; the generator advances.
 
-    The same state gives the same numbers, so recomputing a layer from a saved state works as on a device. They are not
-    the numbers that an NPU, or a CPU with that seed, draws. ``generator`` None is the device's default generator.
+    The same state gives the same numbers, so recomputing a layer from a saved state works as on a device. The numbers
+    differ from those of an NPU, and of a CPU with this seed. ``generator`` None is the device's default generator.
     """
     if generator is None:
         generator = torch.npu.default_generators[device.index]
     elif generator.device.type != "npu":
         raise RuntimeError(
-            f"Expected a 'npu' device type for generator but found '{generator.device.type}'"  # torch's own message
+            f"Expected a 'npu' device type for generator but found '{generator.device.type}'"  # The message is torch's.
         )
     seed = host_seed(*advance(generator))
     before = torch.default_generator.get_state()

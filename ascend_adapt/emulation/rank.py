@@ -16,7 +16,7 @@ _is_watching = False
 
 
 def watch() -> None:
-    """Install the kernels right after torch_npu's import; torch itself imports it, as on a machine with NPUs."""
+    """Install the kernels right after the import of torch_npu, which torch imports itself, as on an NPU machine."""
     from wrapt import register_post_import_hook
 
     global _is_watching
@@ -26,7 +26,7 @@ def watch() -> None:
 
 
 def report_path(run_dir: Path, process: str) -> Path:
-    """Return the path of a process's report: a rank's has its number, others ``RANK-PID`` or ``pPID``."""
+    """Return the path of a process's report, named after its rank; other processes use ``RANK-PID`` or ``pPID``."""
     return run_dir / f"rehearsal.{process}.json"
 
 
@@ -69,7 +69,7 @@ def _write_at_exit(run_dir: Path) -> None:
     write = functools.partial(_write, run_dir, os.getpid())
     if multiprocessing.parent_process() is None:
         atexit.register(write)
-    else:  # its processes end without the exit handlers of the interpreter
+    else:  # Processes of multiprocessing end without the interpreter's exit handlers.
         util.Finalize(None, write, exitpriority=0)
 
 
@@ -84,7 +84,7 @@ def _write(run_dir: Path, pid: int) -> None:
     from ascend_adapt.emulation import report
 
     if os.getpid() != pid or (own_rank() is None and not report.tally.operators):
-        return  # a forked child runs our exit handlers too; other processes of a rank may have nothing to report
+        return  # A forked child also runs these exit handlers. Other processes of a rank may have nothing to report.
     path = report_path(run_dir, _process())
     aside = path.with_name(f".{path.name}.{pid}")
     aside.write_text(json.dumps(_facts(), indent=1) + "\n")

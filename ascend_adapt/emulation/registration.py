@@ -1,4 +1,4 @@
-"""Registration of kernels over those of torch_npu."""
+"""Registers kernels that override those of torch_npu."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _TAKES_OVERRIDE = "allow_override" in inspect.signature(torch.library.Library.im
 
 
 def override(library: Any, operator: str, kernel: Callable[..., Any], dispatch_key: str) -> None:
-    """Register ``kernel`` for the operator and ``dispatch_key``, over any other."""
+    """Register ``kernel`` for the operator and ``dispatch_key``; override any other kernel."""
     if _TAKES_OVERRIDE:
         library.impl(operator, kernel, dispatch_key, allow_override=True)
         return
-    # Before torch 2.8 the dispatcher uses the newest kernel, but torch.library rejects a second Python kernel.
+    # Before torch 2.8, the dispatcher uses the newest kernel, but torch.library rejects a second Python kernel.
     torch.library._impls.discard(f"{library.ns}/{operator}/{dispatch_key}")
     library.impl(operator, kernel, dispatch_key)

@@ -1,4 +1,4 @@
-"""The rehearsal report: operators that the ranks ran on the emulated NPU, what to change, and what the run proves."""
+"""The rehearsal report: operators that the ranks ran on the emulated NPU, findings, and what the run proves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_adapt.errors import EmulationError, one_line
 _MOST_CALLED = 5
 _MOST_FINDINGS, _MOST_KNOWN = 10, 4
 PROVES = (
-    "this proves: torch_npu's own Python and C++ accepted every call that the ranks made (names, arguments, dispatch, "
+    "this proves: torch_npu's Python and C++ code accepted every call that the ranks made (names, arguments, dispatch, "
     "autograd, its allocator, its process group)"
 )
 DOES_NOT = (
@@ -25,10 +25,10 @@ DOES_NOT = (
 
 
 def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Sequence[str] = ()) -> list[str]:
-    """Return at most 25 lines about a job that ended with ``code``; write rehearsal.json and rehearsal.html.
+    """Return a summary of at most 25 lines for a job that ended with ``code``; write rehearsal.json and rehearsal.html.
 
-    With ``annotate="github"`` GitHub's annotation commands follow, one per finding. ``known_problems`` are
-    lines about known problems of the job on an NPU.
+    With ``annotate="github"``, GitHub annotation commands follow, one per finding. ``known_problems`` are lines about
+    known problems of the job on an NPU.
 
     Raises:
         EmulationError: a file of a rank cannot be read.
@@ -71,7 +71,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
 
 
 def _said_once(group: Sequence[finding.Finding]) -> str:
-    """Return one line for the same finding at several lines of a file."""
+    """Merge the same finding at several lines of a file into one line."""
     one, *others = group
     and_others = f" and {_counted(str(len(others)), 'other line')}" if others else ""
     return f"{one.place}{and_others}: {one.text()} — {one.instead}"
@@ -84,9 +84,9 @@ def _nothing_ran(processes: Mapping[str, Any], code: int) -> str:
 
 
 def _with_their_children(processes: Mapping[str, Any]) -> dict[int, Any]:
-    """Return the facts of each rank, including the processes that it started; without ranks, of each process."""
+    """Return the facts of each rank, including processes that it started; without ranks, the facts of each process."""
     ranks = {int(name): dict(facts) for name, facts in processes.items() if name.isdigit()}
-    if not ranks:  # a command that sets no RANK
+    if not ranks:  # The job is a command that sets no RANK.
         return dict(enumerate(processes.values()))
     for name, facts in processes.items():
         parent = ranks.get(int(name.partition("-")[0])) if name.partition("-")[0].isdigit() else None
@@ -115,7 +115,7 @@ def _patches(applied: list[str]) -> str:
 
 
 def _proof(findings: list[finding.Finding], code: int, some_died: bool, patched: bool) -> list[str]:
-    """Return what the run proves: nothing about calls that did not run or were rejected."""
+    """Return what the run proves, excluding calls that did not run or were rejected."""
     if code != 0 or some_died:
         ended = f" with exit code {code}" if code else ""
         return [f"the job failed{ended}: this proves nothing about code that had not run by then"]
@@ -133,7 +133,7 @@ def _read(run_dir: Path, name: str) -> dict[str, dict[str, Any]]:
                 raise ValueError(f"a JSON {type(content).__name__}")
         except (ValueError, RecursionError) as error:
             raise EmulationError(
-                f"{path}: cannot be read ({one_line(error)}), expected a rank's report — start the job again"
+                f"{path}: cannot be read ({one_line(error)}), expected the report of a rank — start the job again"
             ) from error
     return found
 
@@ -152,7 +152,7 @@ def _shared_devices(ranks: Mapping[int, Any]) -> list[str]:
     users: dict[tuple[str, str], list[int]] = {}
     for rank, facts in ranks.items():
         for device in facts["peak_bytes"]:
-            # A job may set ASCEND_RT_VISIBLE_DEVICES for each rank, whose device is then 0.
+            # A job may set ASCEND_RT_VISIBLE_DEVICES for each rank; each rank then uses device 0.
             users.setdefault((facts["visible"], device), []).append(rank)
     return [
         f"npu:{device}: has tensors of ranks {', '.join(map(str, found))}, expected one device for each rank — "

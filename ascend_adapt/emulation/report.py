@@ -1,4 +1,4 @@
-"""Counters of a rank's activity on the emulated device, for the rehearsal report."""
+"""Counts a rank's activity on the emulated device for the rehearsal report."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ class Tally:
     """The counts of one process."""
 
     operators: Counter[str] = field(default_factory=Counter)
-    """Kernels of the device that were called, by full name (``aten::add.Tensor``)."""
+    """Calls of device kernels, by full name (``aten::add.Tensor``)."""
     on_the_host: Counter[str] = field(default_factory=Counter)
-    """Operators for which torch_npu has no kernel and falls back to the CPU, on a real NPU too."""
+    """Calls of operators for which torch_npu has no kernel and falls back to the CPU, also on a real NPU."""
     missing: Counter[str] = field(default_factory=Counter)
-    """Operators that torch_npu has and the emulation lacks."""
+    """Calls of operators that torch_npu has and the emulation lacks."""
     synchronisations: Counter[str] = field(default_factory=Counter)
-    """Causes of host-device syncs."""
+    """Host-device syncs, by cause."""
     violations: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
-    """(operator, limit) -> number of violations, and the details of the first."""
+    """Maps (operator, limit) to the number of violations and the details of the first violation."""
     steps: int = 0
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     flops: int = 0
-    """Floating-point operations of matrix products and attention; counted at full size only."""
+    """Floating-point operations of matrix products and attention; only counted at full size."""
     recomputed_flops: int = 0
-    """Forward operations that a backward pass repeats."""
+    """Floating-point operations of the forward pass that the backward pass recomputes."""
     findings: dict[tuple[str, str, location.Line], list[Any]] = field(default_factory=dict)
-    """(kind, what, line of the script) -> count, bytes, and the details of the first."""
+    """Maps (kind, subject, line of the script) to a count, bytes, and the details of the first finding."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as JSON data."""
@@ -81,14 +81,14 @@ def synchronisation(name: str, size: int = 0) -> None:
 
 
 def found(kind: str, what: str, detail: str = "", size: int = 0) -> None:
-    """Count one finding at the line of the user's own code that makes the call."""
+    """Count one finding at the line of the user's code that makes the call."""
     seen = tally.findings.setdefault((kind, what, location.of_caller()), [0, 0, detail])
     seen[0] += 1
     seen[1] += size
 
 
 def operations(count: int) -> None:
-    """Count floating-point operations; those with gradients enabled inside a backward pass are recomputed ones."""
+    """Count floating-point operations; operations inside a backward pass with gradients enabled count as recomputed."""
     import torch
 
     tally.flops += count
@@ -105,9 +105,9 @@ def violation(operator: str, limit: str, detail: str) -> OperatorLimit:
     """Count a violation of a documented limit of an operator, and return the error to raise.
 
     Args:
-        operator: its full name, ``npu::npu_swiglu``.
-        limit: the limit as the report words it: ``input is contiguous``.
-        detail: what was observed, ``input of shape (4, 8) has strides (1, 4)``.
+        operator: the full name of the operator: ``npu::npu_swiglu``.
+        limit: the limit, as worded in the report: ``input is contiguous``.
+        detail: the observation: ``input of shape (4, 8) has strides (1, 4)``.
     """
     count, first = tally.violations.get((operator, limit), (0, detail))
     tally.violations[operator, limit] = (count + 1, first)

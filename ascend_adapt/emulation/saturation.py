@@ -1,7 +1,7 @@
-"""Saturating arithmetic of a device without Inf and NaN, with its overflow flag: a 910A, or a 910B that is set to it.
+"""Saturating arithmetic, with an overflow flag, of devices without Inf and NaN: the 910A, and the 910B in this mode.
 
 A result beyond the largest finite value becomes that value, NaN becomes 0, and the overflow flag stays set until it is
-cleared; code that looks for Inf in gradients finds none. Loaded in ranks only.
+cleared. Code that looks for Inf in gradients finds none. Only ranks import this module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from ascend_adapt.emulation import library
 
-# These move values, or create them from constants, without computing.
+# These operators move values, or create them from constants, without computing.
 _MOVES = frozenset(
     (
         "_index_put_impl_",
@@ -62,7 +62,7 @@ _MOVES = frozenset(
 
 
 def is_on() -> bool:
-    """Return whether the device saturates: torch_npu sets this when it initializes, by the chip and INF_NAN_MODE_*."""
+    """Return whether the device saturates, which torch_npu decides at start from the chip and INF_NAN_MODE_*."""
     return bool(library.saturates().value)
 
 
@@ -72,7 +72,7 @@ def computes(base_name: str) -> bool:
 
 
 def saturate(results: Any) -> None:
-    """Replace, in place, values that no result of the device can have, and set the flag if there were any."""
+    """Replace Inf and NaN in place by the values that the device would return, and set the flag if there were any."""
     for tensor in floats(results):
         if not bool(torch.isfinite(tensor).all()):
             tensor.nan_to_num_(nan=0.0)
@@ -102,7 +102,7 @@ def take_flag() -> bool:
 
 
 def floats(value: Any) -> Iterable[torch.Tensor]:
-    """Yield the floating-point tensors of a value with elements, inside lists too."""
+    """Yield the non-empty floating-point tensors of a value, including those in lists."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() and value.numel():
             yield value

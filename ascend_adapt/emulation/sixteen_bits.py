@@ -1,4 +1,4 @@
-"""Operators of float16 and bfloat16 that a device, unlike the CPU, has or computes in float32; loaded in ranks only."""
+"""float16 and bfloat16 operators that the CPU lacks, or that a device computes in float32; for ranks only."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _IN_FLOAT32 = frozenset(
         *("aten::prod", "aten::prod.dim_int", "aten::prod.int_out", "aten::cumprod", "aten::cumprod.out"),
     )
 )
-"""Operators over many terms: a device keeps the result so far in float32, the CPU's kernels round it at every term."""
+"""Operators over many terms: a device accumulates in float32, while CPU kernels round after every term."""
 _INTEGERS_IN_FLOAT32 = frozenset(("aten::hardsigmoid", "aten::hardsigmoid_", "aten::hardsigmoid.out"))
-"""A device takes int32 for these. Source: op-plugin@5045ad2 test/test_base_ops/test_hardsigmoid.py."""
+"""Operators that accept int32 on a device. Source: op-plugin@5045ad2 test/test_base_ops/test_hardsigmoid.py."""
 _BFLOAT16_IN_FLOAT32 = frozenset(f"aten::_foreach_{name}.List" for name in ("add", "add_", "sub", "sub_"))
-"""A device computes ``self + alpha * other`` of bfloat16 as that of float32, and rounds it.
+"""Operators whose ``self + alpha * other`` in bfloat16 is computed in float32 on a device, and then rounded.
 
 Source: op-plugin@5045ad2 test/test_base_ops/test_foreach_add_list.py and test_foreach_sub_list.py.
 """
 
 
 def computed(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
-    """Return an operator that computes in float32 where a device does, or the CPU has no kernel of 16 bits."""
+    """Wrap an operator so that it computes in float32 if a device does so or the CPU has no 16-bit kernel."""
     written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
     names = {one.name for one, is_written in zip(schema.arguments, written, strict=True) if is_written}
 

@@ -1,4 +1,4 @@
-"""CANN symbols that the libraries of a torch_npu wheel need, read from the libraries themselves."""
+"""Finds the CANN symbols that the libraries of a torch_npu wheel need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from ascend_adapt.emulation.wheel import Wheel
 from ascend_adapt.errors import EmulationError
 
-# Libraries that every Linux has (manylinux policy), and those that torch_npu opens by name instead of linking it.
+# Libraries that every Linux has (manylinux policy), and libraries that torch_npu opens by name instead of linking.
 _OF_THE_SYSTEM = re.compile(r"(ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp)\.so(\.\d+)*")
 _OPENED_BY_NAME = (
     "libacl_tdt_channel.so",
@@ -24,7 +24,7 @@ _OPENED_BY_NAME = (
 
 
 def cann_libraries(wheel: Wheel, torch_libraries: Path) -> list[str]:
-    """Return the file names of the CANN libraries that the wheel loads."""
+    """Return the file names of the CANN libraries that the wheel's libraries load."""
     own = {path.name for path in (*wheel.libraries, *wheel.site.glob("torch_npu/lib/*"))}
     needed = set(_OPENED_BY_NAME)
     for path in wheel.libraries:
@@ -37,7 +37,7 @@ def cann_libraries(wheel: Wheel, torch_libraries: Path) -> list[str]:
 
 
 def cann_functions(wheel: Wheel, torch_libraries: Path) -> list[str]:
-    """Return the C functions that the wheel needs and that neither it, torch nor this interpreter defines."""
+    """Return the C functions that the wheel needs and that the wheel, torch and this interpreter do not define."""
     needed: set[str] = set()
     provided: set[str] = set()
     for path in wheel.libraries:
@@ -56,7 +56,7 @@ def defined(library: Path) -> set[str]:
 
 
 def source_of_missing(names: Iterable[str]) -> str:
-    """Return C source in which each of these functions fails and reports its name."""
+    """Return C source code in which each of these functions fails and reports its name."""
     lines = [
         "/* Generated from the symbols of one torch_npu wheel. */",
         "extern int emulated_missing(const char *name);",
@@ -73,7 +73,7 @@ def _is_of_torch(name: str) -> bool:
 
 
 def _names(listing: str, kinds: str = "") -> set[str]:
-    """Return the names in the output of nm, without those with a version, which are the system's."""
+    """Return the names in the output of nm, without versioned names, which belong to the system."""
     found = set()
     for line in listing.splitlines():
         *_, kind, name = line.split()

@@ -1,4 +1,4 @@
-"""Watches for mistakes that kernels cannot detect: CUDA-only calls, scalers, models and casts; loaded in ranks only."""
+"""Detects mistakes that kernels cannot detect: CUDA-only calls, scalers, models and casts; for ranks only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ascend_adapt.emulation.registration import override
 
 
 def watch() -> None:
-    """Report these mistakes from now on, without changing what the calls do."""
+    """Report these mistakes from now on, without changing the effect of the calls."""
     import wrapt
 
     wrapt.wrap_function_wrapper("torch.cuda", "_lazy_init", _cuda_only)
@@ -42,13 +42,14 @@ def _scaler(call: Any, scaler: Any, args: Any, named: Any) -> None:
 
 
 def _synchronize(call: Any, instance: Any, args: Any, named: Any) -> Any:
-    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch_npu"):  # which reports it when it ends
+    if not sys._getframe(1).f_globals.get("__name__", "").startswith("torch_npu"):
+        # Event.synchronize reports the wait when it ends.
         report.found(finding.WAIT, "torch.npu.synchronize")
     return call(*args, **named)
 
 
 def _compile(call: Any, instance: Any, args: Any, named: Any) -> Any:
-    """Trace compiled functions, and run their graphs eagerly: on a real NPU triton-ascend or CANN compiles them."""
+    """Trace compiled functions and run their graphs eagerly; on a real NPU, triton-ascend or CANN compiles them."""
     backend = named.get("backend", "inductor")
     if backend not in _COMPILERS:
         return call(*args, **named)
@@ -61,12 +62,14 @@ def _step(optimizer: torch.optim.Optimizer, *call: Any) -> None:
     global _calls_before
     report.step()
     calls = sum(report.tally.operators.values())
-    # With an offloaded optimizer the model computes on the device between two steps.
+    # With an offloaded optimizer, the model still computes on the device between two steps.
     idle, _calls_before = calls == _calls_before, calls
     devices = {one.device.type for group in optimizer.param_groups for one in group["params"] if one.grad is not None}
     if idle and devices == {"cpu"}:
         kind = type(optimizer).__name__
-        report.found(finding.NOT_MOVED, f"{kind}.step", "all its parameters are on the CPU, so the model trains there")
+        report.found(
+            finding.NOT_MOVED, f"{kind}.step", "all its parameters are on the CPU, so the model trains on the CPU"
+        )
 
 
 _calls_before = 0

@@ -1,6 +1,6 @@
 """The torch_npu wheel for the installed torch: downloaded, verified and unpacked into the cache.
 
-It is never installed into the user's environment, where it would make plain ``import torch`` fail without CANN.
+The wheel is never installed into the user's environment, where plain ``import torch`` would fail without CANN.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Wheel:
 
 
 def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] = lambda text: None) -> Wheel:
-    """Return the newest torch_npu for the installed torch; downloaded on first use, which is logged.
+    """Return the newest torch_npu for the installed torch; on first use, download it and log this.
 
     ``ASCEND_ADAPT_TORCH_NPU_WHEEL`` is a wheel file to use instead of a download.
 
@@ -65,7 +65,7 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
         if release(wheel.version) != wanted:
             raise EmulationError(
                 f"{given}: torch_npu {wheel.version} is not built for torch {torch}, expected torch_npu {wanted} — "
-                "unset ASCEND_ADAPT_TORCH_NPU_WHEEL, or install the torch that it is for"
+                "unset ASCEND_ADAPT_TORCH_NPU_WHEEL, or install the torch for which it is built"
             )
         return wheel
     if fitting := _fitting(home, wanted):
@@ -77,7 +77,7 @@ def for_installed_torch(environ: Mapping[str, str], say: Callable[[str], None] =
 
 
 def is_at_hand(torch: str, environ: Mapping[str, str]) -> bool:
-    """Return whether the wheel for a torch version is unpacked in the cache or given as a file.
+    """Return whether the wheel for a torch version is available without a download, in the cache or as a given file.
 
     Raises:
         EmulationError: the given file does not exist, or no torch_npu pairs with that torch.
@@ -104,10 +104,10 @@ def _fitting(home: Path, wanted: str) -> list[Wheel]:
 
 
 def download(requirement: str, into: Path, options: Sequence[str] = ()) -> Path:
-    """Download one torch_npu wheel with pip, as pip is configured; pip verifies the hash of its index.
+    """Download one torch_npu wheel with pip, as pip is configured; pip verifies the hash from the index.
 
     Raises:
-        EmulationError: there is no wheel for this Python and machine, or the index cannot be reached.
+        EmulationError: no wheel fits this Python and machine, or the index cannot be reached.
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--dest", str(into), *options, requirement]
@@ -124,10 +124,10 @@ def download(requirement: str, into: Path, options: Sequence[str] = ()) -> Path:
 
 
 def release(version: str) -> str:
-    """Return the release that pairs with a version of torch, such as 2.13.0 of 2.13.0+cpu.
+    """Return the release that pairs with a version of torch, such as 2.13.0 for 2.13.0+cpu.
 
     Raises:
-        EmulationError: it is not a version.
+        EmulationError: the argument is not a version.
     """
     try:
         return Version(version).base_version
@@ -163,7 +163,7 @@ def _unpack(file: Path, into: Path) -> None:
 
 
 def _digest(file: Path) -> str:
-    """Return a file's hash as RECORD writes it after ``sha256=``."""
+    """Return a file's hash in the form in which RECORD has it after ``sha256=``."""
     return base64.urlsafe_b64encode(bytes.fromhex(_sha256(file))).rstrip(b"=").decode()
 
 

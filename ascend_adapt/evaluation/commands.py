@@ -29,17 +29,17 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     """Add the two commands to ``commands``, a subparsers action, and return their parsers."""
-    evaluate = commands.add_parser("eval", help="evaluate a checkpoint: LAMBADA, COPA or perplexity")
+    evaluate = commands.add_parser("eval", help="evaluate a checkpoint on LAMBADA, COPA or perplexity")
     evaluate.add_argument("--task", required=True, choices=TASKS)
     evaluate.add_argument(
-        "--data", required=True, type=Path, metavar="FILE", help="JSON lines; for ppl also a .txt file"
+        "--data", required=True, type=Path, metavar="FILE", help="file of JSON lines; for ppl also a .txt file"
     )
     evaluate.add_argument(
-        "--stride", type=int, metavar="N", help="ppl: tokens scored per window (default: a full context)"
+        "--stride", type=int, metavar="N", help="ppl: number of tokens scored per window (default: the context length)"
     )
-    evaluate.add_argument("--json-key", metavar="KEY", help="ppl: key of the text (default: text)")
+    evaluate.add_argument("--json-key", metavar="KEY", help="ppl: key of the text in a JSON line (default: text)")
     evaluate.add_argument(
-        "--pattern-id", type=int, metavar="N", help="copa with GLM: its pattern (default: the finetuning run's, else 0)"
+        "--pattern-id", type=int, metavar="N", help="copa with GLM: pattern (default: the finetuning run's, else 0)"
     )
     evaluate.set_defaults(run=_evaluate)
 
@@ -49,12 +49,17 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
         action="append",
         default=[],
         metavar="TEXT",
-        help="text to continue; for GLM it contains a mask; may be repeated",
+        help="text to continue, or for GLM a text with masks; may be repeated",
     )
     generate.add_argument("--prompt-file", type=Path, metavar="FILE", help="more prompts: JSON lines with the key text")
-    generate.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="default: 64")
     generate.add_argument(
-        "--temperature", type=float, metavar="T", help="default: greedy, or 1.0 with --top-k or --top-p"
+        "--max-new-tokens", type=int, default=64, metavar="N", help="maximum number of generated tokens (default: 64)"
+    )
+    generate.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="sampling temperature, 0 for greedy (default: 0, or 1.0 with --top-k or --top-p)",
     )
     generate.add_argument("--top-k", type=int, default=0, metavar="K", help="sample among the K most likely tokens")
     generate.add_argument(
@@ -64,7 +69,7 @@ def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
         metavar="P",
         help="sample among the fewest tokens whose probabilities sum to P",
     )
-    generate.add_argument("--seed", type=int, default=0, metavar="N", help="seed of sampling (default: 0)")
+    generate.add_argument("--seed", type=int, default=0, metavar="N", help="seed for sampling (default: 0)")
     generate.add_argument(
         "--stop",
         action="append",
@@ -89,14 +94,20 @@ def _common_options(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="GPT-NeoX's YAML; GLM: config.yaml of a native run",
     )
-    command.add_argument("--tokenizer-type", metavar="TYPE", help="as for preprocess (default: the checkpoint's)")
-    command.add_argument("--vocab-file", metavar="FILE", help="vocabulary, tokenizer.json or tokenizer.model")
-    command.add_argument("--merge-file", metavar="FILE", help="merges of GPT2BPETokenizer")
+    command.add_argument(
+        "--tokenizer-type", metavar="TYPE", help="tokenizer type, as for preprocess (default: the checkpoint's)"
+    )
+    command.add_argument("--vocab-file", metavar="FILE", help="vocabulary file, tokenizer.json or tokenizer.model")
+    command.add_argument("--merge-file", metavar="FILE", help="merges file of GPT2BPETokenizer")
     command.add_argument("--batch-size", type=int, default=8, metavar="N", help="sequences per batch (default: 8)")
-    command.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="default: the checkpoint's")
+    command.add_argument(
+        "--dtype", choices=("fp32", "fp16", "bf16"), help="dtype of the weights (default: the checkpoint's)"
+    )
     command.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks, one per device")
     command.add_argument(
-        "--device", metavar="auto|npu|cuda|cpu|npu-emulated", help="default: ASCEND_ADAPT_DEVICE, else detected"
+        "--device",
+        metavar="auto|npu|cuda|cpu|npu-emulated",
+        help="device (default: ASCEND_ADAPT_DEVICE, else detected)",
     )
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--output", type=Path, metavar="FILE", help="write the result to FILE, as JSON")
@@ -123,7 +134,7 @@ def _generate(known: argparse.Namespace) -> int:
             "encoding, or use --prompt-file"
         )
     if "" in known.stop:
-        raise SettingsError("--stop: is empty, expected a stop string — leave it out")
+        raise SettingsError("--stop: is empty, expected a stop string — omit it")
     return _with_model(known, _generated, _show_generations)
 
 
@@ -164,12 +175,12 @@ def _below_1(known: argparse.Namespace, name: str) -> bool:
 
 
 def _needs_launcher(known: argparse.Namespace) -> bool:
-    """Whether ascend-run must start ranks or an emulated device."""
+    """Return whether ascend-run must start ranks or an emulated device."""
     return "RANK" not in os.environ and (known.tp > 1 or str(known.device).startswith("npu-emulated"))
 
 
 def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
-    """Run this command on ``known.tp`` ranks, and return rank 0's result."""
+    """Run this command on ``known.tp`` ranks with ascend-run, and return rank 0's result."""
     import shutil
     import subprocess
     import tempfile
@@ -179,7 +190,7 @@ def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
     result = scratch / "result.json"
     device = ["--device", known.device] if known.device else []
     launch = [sys.executable, "-m", "ascend_adapt.launch.cli", "--log-dir", str(scratch / "run"), *device]
-    # Rank 0 prints the result too; the last --output counts.
+    # Rank 0 would print the result too; the last --output takes precedence.
     command = ["-m", "ascend_adapt.cli", *known.words, "--output", str(result)]
     try:
         code = interruption.run([*launch, "--nproc", str(known.tp), *command], stdout=subprocess.DEVNULL)
@@ -195,7 +206,7 @@ def _of_ranks(known: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_checkpoint(known: argparse.Namespace) -> None:
-    """Check the checkpoint before ranks start; some ranks would only report that another one failed."""
+    """Check the checkpoint before ranks start, because otherwise some ranks only report that another rank failed."""
     with _torch_is_installed():
         from ascend_adapt.checkpoint.detection import open_checkpoint
         from ascend_adapt.checkpoint.source import Given
@@ -214,7 +225,7 @@ def _torch_is_installed() -> Iterator[None]:
 def _of_this_process(
     known: argparse.Namespace, work: Callable[[LanguageModel, Text, argparse.Namespace], dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return the result; None on ranks other than the first."""
+    """Run the command in this process and return its result; None on ranks other than the first."""
     with _torch_is_installed():
         import torch  # noqa: F401
 
@@ -251,7 +262,9 @@ def _evaluated(model: LanguageModel, tokenizer: Text, known: argparse.Namespace)
 
     is_glm = isinstance(tokenizer, GlmRun)
     if is_glm and known.task != "copa":
-        raise SettingsError(f"--task {known.task}: {model.source.path} is GLM, expected copa for it — choose copa")
+        raise SettingsError(
+            f"--task {known.task}: {model.source.path} is GLM, expected copa for a GLM checkpoint — choose copa"
+        )
     if known.pattern_id is not None and not is_glm:
         raise SettingsError("--pattern-id: given, expected only for --task copa with GLM — leave it out")
 
@@ -315,7 +328,7 @@ def _show_generations(result: dict[str, Any]) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that logs sequences done and in total at intervals, on rank 0."""
+    """Yield a function that logs the numbers of completed and all sequences at intervals, on rank 0."""
     began = last = time.monotonic()
 
     def line(done: int, total: int) -> None:

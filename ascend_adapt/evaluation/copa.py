@@ -1,4 +1,4 @@
-"""COPA (SuperGLUE): the more likely of two choices after a premise and a connective, as lm-eval scores it."""
+"""COPA (SuperGLUE): choose the more likely of two choices after a premise and a connective, scored as in lm-eval."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def evaluate(
     batch_size: int,
     report: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Return the accuracy on ``data``, JSON lines with SuperGLUE's keys."""
+    """Return the accuracy on ``data``, a file of JSON lines with SuperGLUE's keys."""
     rows = read_rows(data, KEYS)
     pairs = [
         tokenizer.pair(context(row), f" {row[choice][0].lower()}{row[choice][1:]}")

@@ -1,4 +1,4 @@
-"""COPA with GLM: the pattern and the scores of finetuning, so that a run's own validation gives the same accuracy."""
+"""COPA with GLM, with the pattern and scores of finetuning, so that accuracies equal those of a run's validation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def evaluate(
     batch_size: int,
     report: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Return the accuracy on ``data``, JSON lines with SuperGLUE's keys; ``pattern`` None is that of the run, or 0."""
+    """Return the accuracy on ``data``, JSON lines with SuperGLUE's keys; ``pattern`` defaults to the run's, else 0."""
     rows = read_rows(data, KEYS)
     examples = [
         Example(number, {name: row[name] for name in FORMATS[TASK].texts}, row["label"])

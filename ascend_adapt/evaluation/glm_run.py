@@ -1,4 +1,4 @@
-"""The vocabulary of a GLM checkpoint, and the settings of the run that trained it."""
+"""GLM run: the vocabulary of a GLM checkpoint, and the settings of the run that trained it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_adapt.evaluation.text import TokenizerOptions
 from ascend_adapt.native.samples.glm_text import load_vocabulary
 
 _MASKS_BY_EXTRA_IDS = {0: (False, False), 1: (False, True), 2: (True, False), 3: (True, True)}
-"""task_mask and decoder_mask, by the number of ids that they add."""
+"""(task_mask, decoder_mask) by the number of ids that they add."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class GlmRun:
 
     @classmethod
     def of(cls, source: Source, options: TokenizerOptions) -> GlmRun:
-        """Return the run of a checkpoint; ``options`` replace its vocabulary files.
+        """Return the run that trained a checkpoint; ``options`` override its vocabulary files.
 
         Raises:
-            SettingsError: no vocabulary is given, or one of another type.
-            DataError: its files are missing or invalid, or do not have the ids of the model.
+            SettingsError: no vocabulary is given, or its type is wrong.
+            DataError: vocabulary files are missing or invalid, or do not match the model's ids.
         """
         stored = source.arguments
         cloze = cloze_from_dict(stored["cloze"]) if isinstance(stored.get("cloze"), dict) else None  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ class GlmRun:
         """Check that the model of ``path`` can fill blanks.
 
         Raises:
-            SettingsError: it was trained without block positions.
+            SettingsError: the model was trained without block positions.
         """
         if not self.block_positions:
             raise SettingsError(
@@ -65,7 +65,7 @@ class GlmRun:
 
     @property
     def description(self) -> str:
-        """The files of the vocabulary."""
+        """Description of the vocabulary, with its files."""
         return f"GLM {self.vocabulary.vocab_file}, {self.vocabulary.merge_file}"
 
 

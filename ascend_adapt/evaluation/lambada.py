@@ -15,7 +15,7 @@ PROTOCOL = (
     "the last word of each passage, after the last space, is scored with the space before it; it counts as "
     "correct if greedy decoding produces all of its tokens; perplexity is per word"
 )
-# The original text is tokenized and in lower case; OpenAI's, which GPT-2 was evaluated on, is detokenized.
+# The original text is tokenized and in lower case; OpenAI's text, which GPT-2 was evaluated on, is detokenized.
 _TOKENIZED = (" .", " ,", "``", "''", " n't", " 's")
 
 
@@ -27,7 +27,7 @@ def evaluate(
     batch_size: int,
     report: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Return accuracy and perplexity of the last words of ``data``, JSON lines with "text"."""
+    """Return accuracy and perplexity of the last words in ``data``, a file of JSON lines with "text"."""
     passages = [row["text"].strip() for row in read_rows(data, {"text": _passage})]
     pairs = [tokenizer.pair(*split(passage)) for passage in passages]
     scores = score(model, pairs, batch_size=batch_size, report=report)
@@ -49,7 +49,7 @@ def split(passage: str) -> tuple[str, str]:
 
 
 def kind_of_text(passages: list[str]) -> str:
-    """Return which of the two published texts the passages look like."""
+    """Return which of the two published versions of the text the passages resemble."""
     tokenized = sum(any(mark in passage for mark in _TOKENIZED) for passage in passages)
     if 2 * tokenized > len(passages):
         return "original: tokenized, as in the paper"

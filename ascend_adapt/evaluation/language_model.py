@@ -1,4 +1,4 @@
-"""The native decoder with the weights of a checkpoint, for inference on one device or over tensor-parallel ranks."""
+"""Language model: the native decoder with a checkpoint's weights, on one device or over tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 def ranks_of_this_job(kind: str | None = None) -> Iterator[Mesh]:
     """Yield the mesh of this process: every rank that a launcher started is a tensor-parallel rank.
 
-    ``kind`` of device is for a process without a launcher; a launcher chooses it for its ranks.
+    ``kind`` selects the device of a process without a launcher; a launcher selects it for its ranks.
     """
     device = devices.of_this_rank(None if "RANK" in os.environ else kind)
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -54,7 +54,7 @@ class LanguageModel(InferenceModel):
         """Load the weights, one parameter in host memory at a time; ``dtype`` None keeps the checkpoint's.
 
         Raises:
-            CheckpointError: it cannot be read, or its heads cannot be divided over the ranks.
+            CheckpointError: the checkpoint cannot be read, or its heads cannot be divided over the ranks.
         """
         model, ranks = source.model, mesh.parallel.tensor
         check_divisible(source, ranks)
@@ -80,9 +80,9 @@ class LanguageModel(InferenceModel):
 
     @property
     def vocabulary(self) -> str:
-        """The size of the vocabulary, and how its padding counts."""
+        """Description of the vocabulary: its size, and the treatment of padding."""
         padding = self.model.padded_vocab_size - self.model.vocab_size
-        note = f", {padding} of them padding: part of the softmax, as in training, and never generated"
+        note = f", of which {padding} are padding: part of the softmax, as in training, and never generated"
         return f"{self.model.padded_vocab_size} rows{note if padding else ''}"
 
 

@@ -1,7 +1,7 @@
-"""lm-eval with this project's models: `python -m ascend_adapt.evaluation.lm_eval --model ascend_adapt ...`.
+"""lm-eval with models of this package: `python -m ascend_adapt.evaluation.lm_eval --model ascend_adapt ...`.
 
-lm-eval finds models that are registered before its command line is parsed, and has no entry point for them; so this
-module registers the model, and then runs lm-eval's own command line with its own options.
+Models must be registered before lm-eval parses its command line, and lm-eval has no entry point for them. Therefore
+this module registers the model, and then runs lm-eval's command line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMES_OF_LENGTH = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_complet
 
 @register_model("ascend_adapt")
 class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
-    """A checkpoint of any dialect in lm-eval; ranks that a launcher started are tensor-parallel.
+    """lm-eval model of a checkpoint of any dialect; ranks that a launcher started are tensor-parallel.
 
     ``--model_args``: ``model`` (a folder), ``dtype``, ``tokenizer_type``, ``vocab_file``, ``merge_file``.
     """
@@ -54,15 +54,15 @@ class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
         if not str(batch_size).isdecimal():
             raise SettingsError(f"--batch_size: {batch_size}, expected a number — give one")
         self.batch_size, self.max_gen_toks = int(batch_size), max_gen_toks
-        # "cuda:0" is what lm-eval passes without --device, on every host.
-        # Never exited: lm-eval has no hook at the end of an evaluation.
+        # Without --device, lm-eval passes "cuda:0" on every host. The context is never exited, because lm-eval has no
+        # hook at the end of an evaluation.
         self._job = ranks_of_this_job(None if device == "cuda:0" else device)
         self.model = LanguageModel.load(Path(model), self._job.__enter__(), dtype)
         self.text = tokenizer_of(self.model.source, TokenizerOptions(tokenizer_type, vocab_file, merge_file))
 
     @property
     def eot_token_id(self) -> int:
-        """The end-of-document token, which stands for an empty context."""
+        """The end-of-document token, which replaces an empty context."""
         return self.text.first()
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
@@ -86,7 +86,7 @@ class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the text that continues each context, up to the first of its stop strings.
 
-        The start of a context that leaves no room for the new tokens is dropped, as by lm-eval's own models.
+        A context that leaves no room for the new tokens is truncated at its start, as in lm-eval's own models.
         """
         alike: dict[str, list[int]] = {}
         for number, one in enumerate(requests):

@@ -1,4 +1,4 @@
-"""Log-probabilities of continuations, in batches padded on the right: causal attention never sees the padding."""
+"""Scoring: log-probabilities of continuations, in right-padded batches whose padding causal attention never sees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Score:
     log_probability: float
     is_greedy: bool
     truncated: bool
-    """Whether the start of its context was dropped, to fit the model."""
+    """Whether the context was truncated at its start to fit the model."""
 
 
 def score(
@@ -31,9 +31,9 @@ def score(
     batch_size: int = 8,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Score]:
-    """Return the scores of (context, continuation) pairs, in their order; a context has at least one token.
+    """Return the scores of (context, continuation) pairs in order; every context must have at least one token.
 
-    The start of a context that is too long for the model is dropped.
+    A context that is too long for the model is truncated at its start.
 
     Raises:
         DataError: a continuation is longer than the model's context.
@@ -49,7 +49,7 @@ def score(
 
 
 def perplexity(mean_log_probability: float) -> float:
-    """Return exp of the negative mean; infinity if it is too large."""
+    """Return exp of the negative mean log-probability; infinity on overflow."""
     try:
         return math.exp(-mean_log_probability)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the tokenizer of a checkpoint or the one given by options."""
+"""Conversion between text and token ids, with the tokenizer of a checkpoint or one given by options."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TextTokenizer:
         Spaces at the end of the context belong to the continuation. An empty context becomes the end-of-document token.
 
         Raises:
-            DataError: the context is empty, and the tokenizer has no such token.
+            DataError: the context is empty, and the tokenizer has no end-of-document token.
         """
         bare = context.rstrip()
         continuation = context[len(bare) :] + continuation
@@ -51,10 +51,10 @@ class TextTokenizer:
         return whole[: len(before)], whole[len(before) :]
 
     def first(self) -> int:
-        """Return the end-of-document token, the context of a text's first token.
+        """Return the end-of-document token, which is the context of a text's first token.
 
         Raises:
-            DataError: the tokenizer has none.
+            DataError: the tokenizer has no end-of-document token.
         """
         if self.eod is None:
             raise DataError(
@@ -65,11 +65,11 @@ class TextTokenizer:
 
 
 def tokenizer_of(source: Source, options: TokenizerOptions) -> TextTokenizer:
-    """Return the tokenizer given by ``options``, else the one in the checkpoint or of its training run.
+    """Return the tokenizer given by ``options``, else that of the checkpoint, else that of its training run.
 
     Raises:
-        SettingsError: there is none.
-        DataError: its files are missing or invalid, or it has more ids than the model.
+        SettingsError: no tokenizer is found.
+        DataError: tokenizer files are missing or invalid, or have more ids than the model.
     """
     request = _of_options(options) or _of_folder(source.tokenizer or source.path) or _of_arguments(source)
     if request is None:
@@ -106,7 +106,7 @@ def _of_folder(folder: Path) -> TokenizerRequest | None:
 
 
 def _of_arguments(source: Source) -> TokenizerRequest | None:
-    """The tokenizer of the training run, if its files are still there."""
+    """Return the tokenizer of the training run, if its files still exist."""
     kind, vocab, merges = (source.arguments.get(name) for name in ("tokenizer_type", "vocab_file", "merge_file"))
     if kind not in TYPES or (not vocab and kind != "CharLevelTokenizer"):
         return None
@@ -116,14 +116,14 @@ def _of_arguments(source: Source) -> TokenizerRequest | None:
     ]
     if missing:
         raise DataError(
-            f"{source.path}: was trained with {kind} {', '.join(missing)}, which is missing, expected its "
-            "files — pass --vocab-file and --merge-file"
+            f"{source.path}: was trained with {kind} {', '.join(missing)}, which is missing, expected the files of the "
+            "tokenizer — pass --vocab-file and --merge-file"
         )
     return request
 
 
 def _end_in_config(source: Source) -> int | None:
-    """The eos_token_id of Hugging Face's config.json; the first of several."""
+    """Return the eos_token_id in Hugging Face's config.json, the first one if it is a list."""
     try:
         found = json.loads((source.path / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
     except (OSError, ValueError, AttributeError, RecursionError):

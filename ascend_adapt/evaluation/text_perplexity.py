@@ -1,4 +1,4 @@
-"""Perplexity of documents, per token, byte and word, with windows that overlap."""
+"""Perplexity of documents per token, byte and word, with overlapping windows."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def evaluate(
     stride: int | None = None,
     key: str = "text",
 ) -> dict[str, Any]:
-    """Return the perplexities of ``data``: a .txt file is one document, JSON lines have one each under ``key``.
+    """Return the perplexities of ``data``: a .txt file with one document, or JSON lines with one each under ``key``.
 
-    ``stride`` is the number of tokens that each window after the first predicts; None: as many as fit into the context.
+    ``stride`` is the number of tokens that each window after the first predicts; by default, the length of the context.
 
     Raises:
         SettingsError: the stride exceeds the model's context.
@@ -59,9 +59,9 @@ def evaluate(
 
 
 def windows(tokens: Tokens, first: int, size: int, stride: int) -> Iterator[tuple[Tokens, Tokens]]:
-    """Yield contexts and continuations that predict every token once, of at most ``size`` inputs each.
+    """Yield pairs of context and continuation with at most ``size`` inputs, which together predict every token once.
 
-    The first window has the context ``first`` alone; every later one has as much context as fits.
+    The context of the first window is ``first``; every later window has as much context as fits.
     """
     whole: Sequence[int] = [first, *tokens]
     done = 0

@@ -1,4 +1,4 @@
-"""Training kernels: each has one contract, a reference that defines it, and backends that agree with the reference."""
+"""Training kernels: each has a contract, a reference that defines it, and backends that agree with the reference."""
 
 from ascend_adapt.kernels import dispatch
 from ascend_adapt.kernels.fusion import fuses

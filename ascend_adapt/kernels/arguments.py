@@ -1,4 +1,4 @@
-"""Argument checks shared by all kernels; those of masks are in ``masks``."""
+"""Argument checks that all kernels share, except those of masks, which are in ``masks``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ascend_adapt.errors import KernelArgumentError
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether ``value`` is a torch tensor; a NumPy array is not."""
+    """Return whether ``value`` is a torch tensor, not a NumPy array."""
     return hasattr(value, "requires_grad") and hasattr(value, "dtype")
 
 
 def describe(value: Any) -> str:
-    """Return dtype and shape of a tensor, or the type name of anything else."""
+    """Return the dtype and shape of a tensor, or the type name of any other value."""
     return f"{value.dtype} {list(value.shape)}" if is_tensor(value) else type(value).__name__
 
 
 def check_float(name: str, tensor: Any, dims: int | None = None, shape: str = "", *, least: int = 0) -> None:
-    """Check for a float tensor with ``dims`` axes, or at least ``least``; ``shape`` is the expected shape."""
+    """Check for a float tensor with ``dims`` or at least ``least`` axes. Messages state ``shape`` as expected."""
     if not is_tensor(tensor) or not tensor.dtype.is_floating_point:
         raise KernelArgumentError(f"{name}: is {describe(tensor)}, expected a float tensor {shape} — convert it")
     if tensor.dim() < least or (dims is not None and tensor.dim() != dims):
@@ -28,7 +28,7 @@ def check_float(name: str, tensor: Any, dims: int | None = None, shape: str = ""
 
 
 def check_shape(name: str, tensor: Any, expected: Sequence[int], of: str) -> None:
-    """Check for the shape ``expected``, which follows from ``of``."""
+    """Check for the shape ``expected``. Messages name ``of``, which determines it."""
     if tuple(tensor.shape) != tuple(expected):
         raise KernelArgumentError(
             f"{name}: has shape {list(tensor.shape)}, {of} requires {list(expected)} — give matching tensors"
@@ -36,14 +36,14 @@ def check_shape(name: str, tensor: Any, expected: Sequence[int], of: str) -> Non
 
 
 def check_float_or_none(name: str, tensor: Any, expected: Sequence[int], of: str) -> None:
-    """Check for None or a float tensor of shape ``expected``, which follows from ``of``."""
+    """Check for None or a float tensor of shape ``expected``. Messages name ``of``, which determines it."""
     if tensor is not None:
         check_float(name, tensor, shape=str(list(expected)))
         check_shape(name, tensor, expected, of)
 
 
 def check_together(first: str, tensor: Any, **others: Any) -> None:
-    """Check that all tensors are on the device of the first."""
+    """Check that all tensors are on the device of the first tensor."""
     for name, other in others.items():
         if other is not None and other.device != tensor.device:
             raise KernelArgumentError(f"{name}: is on {other.device}, {first} on {tensor.device} — move it")

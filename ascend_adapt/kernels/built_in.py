@@ -8,10 +8,10 @@ from ascend_adapt.kernels.operation import Backend
 
 
 def register_kernels() -> list[tuple[str, Backend]]:
-    """Return pairs (kernel name, backend), the preferred first."""
+    """Return pairs (kernel name, backend), preferred backends first."""
     return [
         _backend("attention", "npu", "npu"),
-        # The next four are timed against each other; sdpa is torch's own choice.
+        # The next four are timed against each other. With sdpa, torch chooses a kernel.
         _backend("attention", "decode", "cuda", where="_triton", measured=True),
         _backend("attention", "flash", "cuda", where="_sdpa:flash", measured=True),
         _backend("attention", "cudnn", "cuda", where="_sdpa:cudnn", measured=True, deterministic=False),
@@ -56,5 +56,5 @@ def register_kernels() -> list[tuple[str, Backend]]:
 
 
 def _backend(kernel: str, name: str, *devices: str, where: str = "", **terms: Any) -> tuple[str, Backend]:
-    """Return a pair; the implementation is the module ``_<name>`` in the kernel's package, or ``where``."""
+    """Return a pair. The backend is the module ``where`` in the kernel's package, by default ``_<name>``."""
     return kernel, Backend(name, devices, f"ascend_adapt.kernels.operators.{kernel}.{where or f'_{name}'}", **terms)

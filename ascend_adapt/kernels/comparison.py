@@ -9,29 +9,29 @@ from ascend_adapt.errors import BackendUnavailable
 from ascend_adapt.kernels.operation import KernelCall, Operation
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}
-"""Allowed error by dtype: the largest difference, divided by the largest value of the reference."""
+"""Allowed error by dtype: the largest difference divided by the largest value of the reference."""
 
 _CANCELLED = 0.25
-"""Smallest divisor of an error. If terms of about 1 cancel, as in a query's gradient with few keys, only
-rounding errors remain."""
+"""Smallest divisor of an error. Where terms of about 1 cancel, as in a query's gradient with few keys, the reference
+consists of rounding errors only."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Errors of a backend against the reference on one call."""
+    """Errors of a backend compared with the reference on one call."""
 
     kernel: str
     backend: str
     call: str
     errors: dict[str, float]
-    """For each result and gradient: the largest difference over the largest value of the reference, or NaN."""
+    """For each result and gradient, the largest difference divided by the reference's largest value, or NaN."""
     tolerances: dict[str, float]
     failed: str = ""
     """Message of the error that the backend raised."""
 
     @property
     def agrees(self) -> bool:
-        """Whether every error is within its tolerance."""
+        """Whether every error is within the tolerance."""
         return not self.failed and all(error <= self.tolerances[name] for name, error in self.errors.items())
 
     def __str__(self) -> str:
@@ -46,10 +46,10 @@ class Comparison:
 def compare(kernel: Operation, backend: str, call: KernelCall, seed: int = 0) -> Comparison:
     """Compare ``backend`` with the reference on ``call``, without changing the call's tensors.
 
-    Dropout is switched off: two backends never drop the same elements.
+    Dropout is switched off, because two backends never drop the same elements.
 
     Raises:
-        BackendUnavailable: there is no such backend, or it does not support the call.
+        BackendUnavailable: the backend does not exist, or does not support the call.
     """
     if getattr(call, "dropout_p", 0.0):
         call = replace(call, dropout_p=0.0)  # type: ignore[type-var]
@@ -69,7 +69,7 @@ def compare(kernel: Operation, backend: str, call: KernelCall, seed: int = 0) ->
 
 
 def _results(implementation: Any, call: KernelCall, seed: int) -> dict[str, Any]:
-    """Return the result and every gradient by name, or the tensors that the call changed in place."""
+    """Return every result and gradient by name, or the tensors that the call changed in place."""
     import torch
 
     copy = type(call)(**{name: _copied(value) for name, value in vars(call).items()})

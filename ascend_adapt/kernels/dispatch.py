@@ -1,4 +1,4 @@
-"""Kernel dispatch: chooses a backend by the tensor's device, once for each kind of call, and records the choice."""
+"""Kernel dispatch: chooses a backend for the tensor's device, once for each kind of call, and records the choice."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ascend_adapt.kernels.operation import Backend, Choice, Implementation, Kern
 logger = logging.getLogger("ascend_adapt")
 _AUTOCAST = ("cuda", "cpu", "npu")
 _KINDS_KEPT = 1024
-"""Maximum number of kinds of call that a kernel remembers; new lengths in every batch would grow it without bound."""
+"""Maximum number of kinds of call that a kernel remembers. New lengths in every batch would exceed any memory."""
 
 
 class Kernel(Operation):
-    """An operation that chooses among its backends."""
+    """An operation that chooses one of its backends for each kind of call."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.choices: dict[tuple[Any, ...], Choice] = {}
-        # Imported at the first choice: an import breaks a graph of torch.compile.
+        # Imported at the first choice, because an import breaks a graph of torch.compile.
         self._inlined: tuple[tuple[tuple[str, ...], Implementation], ...] = ()
-        # torch.compile recompiles when one of these grows; an evaluation must not recompile the training graph.
+        # torch.compile recompiles when a dict grows that it has read. Evaluation must not recompile the training graph.
         self._chosen_with_gradients: dict[tuple[Any, ...], Implementation] = {}
         self._chosen_without: dict[tuple[Any, ...], Implementation] = {}
         _KERNELS[name] = self
@@ -65,14 +65,14 @@ class Kernel(Operation):
         return self.choices[key]
 
     def candidates(self, call: KernelCall, *, composed: bool = False) -> Iterator[tuple[Backend, str]]:
-        """Yield each backend of the call's device (or only composed ones) with "" or why it rejects the call."""
+        """Yield each backend for the call's device, or each composed backend, with "" or why it rejects the call."""
         device = call.tensor().device.type
         for backend in self.backends:
             if (not backend.devices or device in backend.devices) and (backend.composed or not composed):
                 yield backend, _unfit(backend, call)
 
     def register(self, backends: Sequence[Backend]) -> None:
-        """Use these backends, the preferred first and the reference last, and forget all choices."""
+        """Use these backends, preferred backends first and the reference last, and forget all choices."""
         if list(backends) != self.backends:
             self.backends = list(backends)
             self.forget()
@@ -115,13 +115,13 @@ class Kernel(Operation):
         return implementation
 
     def _composed(self, call: KernelCall) -> Implementation:
-        """Return the backend for a call without values; it is not cached, because real calls have the same shapes."""
+        """Return the backend for a call without values. It is not cached, because real calls have the same shapes."""
         call.check()
         fit = [backend for backend, unfit in self.candidates(call, composed=True) if not unfit]
         return fit[0].implementation()
 
     def _inlined_for(self, call: KernelCall) -> Implementation | None:
-        """Return the backend whose operators torch.compile fuses with others, or None: the choice is as without it."""
+        """Return the backend that torch.compile fuses with other operators, or None to choose as in eager mode."""
         if requests.wanted(self.name) is not None:
             return None
         device = call.tensor().device.type
@@ -144,7 +144,7 @@ class Kernel(Operation):
         return backend
 
     def _automatic(self, call: KernelCall) -> tuple[Backend, str, list[tuple[str, str]], bool]:
-        """Return the backend, the reason, those passed over, and whether to cache the choice."""
+        """Return the backend, the reason, the rejected backends, and whether to cache the choice."""
         passed_over: list[tuple[str, str]] = []
         fit = []
         for backend, unfit in self.candidates(call):
@@ -185,10 +185,10 @@ def kernels() -> Mapping[str, Kernel]:
 
 
 def request(requested: Mapping[str, str] | None) -> None:
-    """Select the requested backend of each kernel; None selects those of the environment variable.
+    """Select the requested backend of each kernel. None selects the backends in the environment variable.
 
     Raises:
-        SettingsError: no such kernel, or no such backend of it.
+        SettingsError: a kernel or backend does not exist.
     """
     for name, backend in (requested or {}).items():
         known = [one.name for one in kernels()[name].backends]
@@ -201,7 +201,7 @@ def request(requested: Mapping[str, str] | None) -> None:
 
 
 def unusable(kernel: str, backend: Any) -> str:
-    """Return "" if ``backend`` may extend the kernel of that name, else the reason."""
+    """Return "" if ``backend`` may be added to the kernel of that name, else the reason."""
     if kernel not in kernels():
         return f"there is no kernel {kernel!r}, expected one of {', '.join(kernels())}"
     if not isinstance(backend, Backend):
@@ -212,14 +212,14 @@ def unusable(kernel: str, backend: Any) -> str:
 
 
 def register(of_plugins: Sequence[tuple[str, Backend]]) -> None:
-    """Register the backends of plugins and the built-in ones after them, in place of those of an earlier call."""
+    """Register the backends of plugins, then the built-in ones, in place of those that an earlier call registered."""
     registered = [*of_plugins, *built_in.register_kernels()]
     for name, kernel in kernels().items():
         kernel.register([backend for extended, backend in registered if extended == name])
 
 
 def choices() -> tuple[Choice, ...]:
-    """Return every choice made in this process, in order; ranks that differ in one diverge silently."""
+    """Return every choice made in this process, in order. Ranks whose choices differ diverge silently."""
     return tuple(choice for kernel in _KERNELS.values() for choice in kernel.choices.values())
 
 
@@ -230,16 +230,17 @@ def forget() -> None:
 
 
 def is_deterministic() -> bool:
-    """Return whether results must be bitwise repeatable, by torch's setting or the job's (--deterministic)."""
+    """Return whether results must be bitwise repeatable, by torch's setting or the job's option --deterministic."""
     import torch
 
     return torch.are_deterministic_algorithms_enabled() or _must_repeat()
 
 
 def attention_gradients_repeat() -> bool:
-    """Return whether gradients of torch's attention are repeatable: only if torch raises for operators that are not.
+    """Return whether gradients of torch's attention are repeatable.
 
-    Under ``warn_only`` flash attention warns once and is not repeatable.
+    They are if torch raises errors for nondeterministic operators. Under ``warn_only``, flash attention warns once and
+    is not repeatable.
     """
     import torch
 
@@ -253,8 +254,8 @@ def _torch_only_warns() -> bool:
     return warns_only
 
 
-# torch.compile breaks the graph at that call, and recompiles when the result has changed. The attribute is what
-# torch.compiler.assume_constant_result sets; the function itself would import the entire compiler.
+# torch.compile would break the graph at the call inside, and recompile when the result has changed. This sets the
+# attribute that torch.compiler.assume_constant_result sets, which would import the entire compiler.
 _torch_only_warns._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

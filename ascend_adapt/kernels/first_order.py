@@ -1,4 +1,4 @@
-"""First-order gradients that raise on double backward; autograd would silently drop a gradient penalty.
+"""First-order gradients that raise on double backward, where autograd would silently drop a gradient penalty.
 
 torch's once_differentiable misses the case where only saved tensors depend on the inputs, as after ``loss.sum()``.
 """
@@ -15,7 +15,7 @@ from ascend_adapt.errors import KernelError
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an autograd function's ``backward``: with create_graph, its results raise when they are differentiated."""
+    """Wrap an autograd function's ``backward``. With create_graph, differentiating its results raises an error."""
 
     @functools.wraps(backward)
     def once(ctx: Any, *grads: Any) -> Any:
@@ -29,13 +29,13 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_second_order(results: Any) -> None:
-    """Make the gradients of a foreign operator's results raise when they are differentiated."""
+    """Make differentiating the gradients of another library's operator raise an error."""
     if torch.compiler.is_compiling():
         return
     for result in results if isinstance(results, tuple) else (results,):
         if isinstance(result, torch.Tensor) and result.grad_fn is not None:
             result.grad_fn.register_hook(_refuse_with_graph)
-            return  # the results of one operator have one node
+            return  # all results of one operator share a node
 
 
 def _refuse_with_graph(gradients: tuple[torch.Tensor | None, ...], of_results: Any) -> Any:
@@ -54,6 +54,6 @@ class _Refusal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> None:
         raise KernelError(
-            "kernel: its gradient was differentiated, expected first derivatives only — compute what the "
-            "penalty uses in plain torch, or disable the swap"
+            "kernel: its gradient was differentiated, expected first derivatives only — compute what the penalty uses "
+            "in plain torch, or disable the swap"
         )

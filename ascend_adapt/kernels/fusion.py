@@ -1,6 +1,6 @@
-"""Whether a device has kernels that fuse the operations around a linear layer: bias, residual add, norm, activation.
+"""Finds out whether a device has kernels that fuse the operations around a linear layer, such as bias and norm.
 
-Without them, plain torch is faster than their references, and torch.compile fuses plain operators itself.
+Without such kernels, plain torch is faster than their references, and torch.compile fuses plain operators itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ FUSED = ("add_norm", "split_qkv")
 
 
 def fuses(device_type: str) -> bool:
-    """Return whether the fused kernels have their own backend on a kind of device."""
+    """Return whether the fused kernels have a backend other than the reference on a kind of device."""
     for name in FUSED:
         own = [one for one in dispatch.kernels()[name].backends if device_type in one.devices]
         if not any(_can_be_imported(one) for one in own):

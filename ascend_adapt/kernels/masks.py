@@ -1,10 +1,10 @@
 """The mask contract that all kernels share.
 
-``masked_out`` is bool, True = masked (as in Megatron and torch_npu). ``bias`` is float and added after scaling; minus
-infinity in it masks too. ``causal`` is aligned to the last key: query i of Q attends to the keys up to i + K - Q.
+``masked_out`` is bool, True = masked (as in Megatron and torch_npu). ``bias`` is float and added after scaling; a bias
+of minus infinity also masks. ``causal`` is aligned to the last key: query i of Q attends to the keys up to i + K - Q.
 ``window=w`` is causal, and a query attends to itself and the w - 1 keys before it. ``cu_seqlens`` are the cumulative
-lengths of packed documents, which do not attend to each other. ``prefix`` are the lengths of the start of
-each row that all its queries attend to, causal after it. A fully masked row gives zeros, and zero gradients.
+lengths of packed documents, which do not attend to each other. ``prefix`` has the number of leading keys of each row
+that all queries attend to; the row is causal after them. A fully masked row gives zeros, and zero gradients.
 
 Shapes: B batch, N heads, Q query length, K key length, D head dim.
 """
@@ -21,17 +21,17 @@ from ascend_adapt.kernels.arguments import describe, is_tensor
 
 
 def masked_out_from_keep(keep: Any) -> Any:
-    """Return ``masked_out`` for a bool mask as torch has it, True = attend.
+    """Return ``masked_out`` for a bool mask in torch's convention, True = attend.
 
     Raises:
-        KernelArgumentError: it is not bool.
+        KernelArgumentError: the mask is not bool.
     """
     _check_bool("keep", keep)
     return ~keep
 
 
 def check_masked_out(masked_out: Any, scores: Sequence[int], device: Any) -> None:
-    """Check that a mask is bool, on ``device``, and broadcasts to the scores [B, N, Q, K]."""
+    """Check that a mask is bool, is on ``device``, and broadcasts to the scores [B, N, Q, K]."""
     if masked_out is None:
         return
     _check_bool("masked_out", masked_out)
@@ -39,7 +39,7 @@ def check_masked_out(masked_out: Any, scores: Sequence[int], device: Any) -> Non
 
 
 def check_bias(bias: Any, scores: Sequence[int], device: Any) -> None:
-    """Check that a bias is float, on ``device``, and broadcasts to the scores [B, N, Q, K]."""
+    """Check that a bias is float, is on ``device``, and broadcasts to the scores [B, N, Q, K]."""
     if bias is None:
         return
     if not is_tensor(bias) or not bias.dtype.is_floating_point:
@@ -59,7 +59,7 @@ def check_window(window: Any) -> None:
 def check_cu_seqlens(cu_seqlens: Any, batch: int, queries: int, keys: int, device: Any) -> None:
     """Check that cu_seqlens are int32 [documents + 1] from 0 to the length of the packed row.
 
-    Values on a device are not read: that would synchronise with it.
+    Values on a device are not read, because that would synchronise with the device.
     """
     if cu_seqlens is None:
         return
@@ -95,7 +95,7 @@ def check_prefix(prefix: Any, batch: int, queries: int, keys: int) -> None:
 
 
 def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int | None, device: Any) -> Any:
-    """Return the bool mask [rows, columns] for ``causal`` and ``window``, True = masked; ``shift`` is K - Q."""
+    """Return the bool mask [rows, columns] for ``causal`` and ``window``, True = masked. ``shift`` is K - Q."""
     import torch
 
     query = torch.arange(rows.start, rows.stop, device=device)[:, None] + shift
@@ -110,7 +110,7 @@ _causal: dict[int, tuple[Any, int, bool]] = {}
 
 
 def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
-    """Return whether a bool mask is exactly causal; cached, because all layers of a step get the same tensor."""
+    """Return whether a bool mask is exactly causal. Cached, because all layers of a step get the same tensor."""
     import torch
 
     known, version = _causal.get(id(masked_out)), None if masked_out.is_inference() else masked_out._version
@@ -119,11 +119,11 @@ def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
     if tuple(masked_out.shape[-2:]) != (queries, keys) or masked_out.dtype != torch.bool:
         return False
     if not tracing.has_values(masked_out):
-        return False  # its values cannot be read; used as a mask it gives the same result
+        return False  # its values cannot be read; applying it as a mask gives the same result
     rows, columns = slice(0, queries), slice(0, keys)
     future = hidden(rows, columns, keys - queries, causal=True, window=None, device=masked_out.device)
     answer, identity = bool((masked_out == future).all()), id(masked_out)
-    if version is not None:  # a tensor of inference_mode has no version counter
+    if version is not None:  # a tensor created in inference_mode has no version counter
         _causal[identity] = (weakref.ref(masked_out, lambda _: _causal.pop(identity, None)), version, answer)
     return answer
 
@@ -132,7 +132,7 @@ _prefixes: dict[tuple[int, int], tuple[Any, int, Any]] = {}
 
 
 def hidden_by_prefix(prefix: Any, length: int, device: Any) -> Any:
-    """Return ``prefix`` as masked_out, bool [B, 1, S, S]; cached, because all layers of a pass get the same tensor."""
+    """Return ``prefix`` as masked_out, bool [B, 1, S, S]. Cached, because all layers of a pass get the same tensor."""
     version = None if prefix.is_inference() or not tracing.has_values(prefix) else prefix._version
     known = _prefixes.get((id(prefix), length))
     if known is not None and version is not None and known[0]() is prefix and known[1] == version:
@@ -174,7 +174,7 @@ def _check_fits(name: str, mask: Any, scores: Sequence[int], device: Any) -> Non
         mine not in (1, whole) for mine, whole in zip(reversed(shape), reversed(full), strict=False)
     ):
         raise KernelArgumentError(
-            f"{name}: has shape {list(shape)}, expected one that broadcasts to the scores {list(full)} — reshape it"
+            f"{name}: has shape {list(shape)}, expected a shape that broadcasts to the scores {list(full)} — reshape it"
         )
     if mask.device != device:
         raise KernelArgumentError(f"{name}: is on {mask.device}, the scores on {device} — move it")

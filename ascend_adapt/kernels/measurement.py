@@ -1,4 +1,4 @@
-"""Autotuning: times several backends once for a class of shapes; every rank of a job gets the same choice."""
+"""Autotuning: times several backends once for a class of shapes. Every rank of a job gets the same choice."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ascend_adapt.kernels import run_record, trial
 
 CAPTURED = "the stream is being captured"
 _TURNS, _WARM_UP, _TIMED = 3, 3, 5
-"""All backends are timed in turn, and the median counts: the device's clock changes, and the first would pay for it."""
+"""Rounds of timing all backends in turn; the median counts. A changing device clock then affects all backends alike."""
 _SLEEP = 10_000_000
-"""Cycles (five milliseconds at 2 GHz): more than the host needs to launch all timed passes."""
+"""Cycles that the device sleeps, 5 ms at 2 GHz: more than the host needs to launch all timed passes."""
 
 _known: dict[tuple[Any, ...], Measured] = {}
 
@@ -30,12 +30,12 @@ class Measured:
 
     @property
     def reason(self) -> str:
-        """Why this backend was chosen."""
+        """The reason for the choice: the time of each backend."""
         return "fastest: " + ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in self.seconds.items())
 
 
 def why_not(tensor: Any) -> str:
-    """Return why nothing can be measured now, or ""."""
+    """Return why backends cannot be measured now, or ""."""
     import torch
 
     if tensor.device.type != "cuda":
@@ -51,7 +51,7 @@ def fastest(kernel: str, call: Any, runs: Mapping[str, Callable[[Any], Any]]) ->
     """Return the fastest of ``runs`` for this class of shapes, measured now unless the result is known.
 
     Raises:
-        KernelError: all of them failed.
+        KernelError: all backends failed.
     """
     import torch
 
@@ -101,7 +101,7 @@ def _race(call: Any, runs: Mapping[str, Callable[[Any], Any]], with_gradients: b
                 continue
             try:
                 turns[name].append(_time(call, runs[name]))
-            except (RuntimeError, KernelError) as error:  # among them torch.OutOfMemoryError
+            except (RuntimeError, KernelError) as error:  # includes torch.OutOfMemoryError
                 del turns[name]
                 failed.append((name, f"it failed when it was measured: {' '.join(str(error).split())[:200]}"))
     if not turns:
@@ -111,10 +111,10 @@ def _race(call: Any, runs: Mapping[str, Callable[[Any], Any]], with_gradients: b
 
 
 def _time(call: Any, run: Callable[[Any], Any]) -> float:
-    """Return the device's seconds of one forward pass, and backward if there are gradients.
+    """Return the device time in seconds of one forward pass, and of backward if the call needs gradients.
 
-    The copies share the data. The device sleeps first, so that the host runs ahead of it, as in training.
-    Otherwise a slow host's time would be measured instead of the device's.
+    The copies share their data. The device sleeps first, so that the host runs ahead of it, as in training. Otherwise
+    the time of a slow host would be measured.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """Megatron's fused softmax extensions on any device, with the exact masking of each fork.
 
-``forward(x, scale)``, ``forward(x, mask, scale)``, ``backward(grad, y, scale)``, ``get_batch_per_block(sq, sk, b, np)``
-as in the extensions; ``scale`` is a number or a one-element tensor. Unlike in some of them, backward never writes to
-its arguments, and any float dtype and length is accepted.
+The functions are those of the extensions: ``forward(x, scale)``, ``forward(x, mask, scale)``, ``backward(grad, y,
+scale)`` and ``get_batch_per_block(sq, sk, b, np)``; ``scale`` is a number or a one-element tensor. Unlike some
+extensions, backward never writes to its arguments, and any float dtype and length is accepted.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def fill_module(module: ModuleType, fork: str, *, numerics: str | None = None) -
     Args:
         module: an empty module.
         fork: one of FILLS.
-        numerics: ``upstream``: the same results as the fork's own extension; ``exact``: masked entries are exactly 0,
-            and so is a fully masked row. None: ASCEND_ADAPT_NUMERICS, else upstream.
+        numerics: ``upstream`` gives the results of the fork's extension. With ``exact``, masked entries and fully
+            masked rows are exactly 0. None stands for ASCEND_ADAPT_NUMERICS, else upstream.
 
     Raises:
-        KernelArgumentError: unknown module, fork or numerics.
+        KernelArgumentError: the module, fork or numerics is unknown.
     """
     if fork not in FILLS:
         raise KernelArgumentError(f"fork {fork!r}: expected one of {', '.join(FILLS)} — correct it")
@@ -57,12 +57,12 @@ def functions(name: str, fill: str, numerics: str = "upstream") -> dict[str, Cal
     """Return the functions of one of MODULES, by name."""
 
     def rounded(scale: Any, x: torch.Tensor) -> float:
-        # The extensions' forward takes the scale in the dtype of the scores, their backward in fp32.
+        # In the extensions, forward rounds the scale to the dtype of the scores, and backward uses it in fp32.
         return float(scale) if numerics == "exact" else float(torch.tensor(float(scale), dtype=x.dtype))
 
     def masked(x: torch.Tensor, mask: torch.Tensor, scale: Any) -> torch.Tensor:
         _check_dims(name, x=(x, 4), mask=(mask, 4))
-        # The extension's mask is uint8, in which only 1 masks.
+        # The extension's mask is uint8, and only the value 1 masks.
         masked_out = mask if mask.dtype == torch.bool else mask == 1
         with torch.no_grad():
             return _tensor(masked_softmax_as(fill, x, masked_out=masked_out, scale=rounded(scale, x)))
@@ -103,7 +103,7 @@ def backward(output_grads: torch.Tensor, softmax_results: torch.Tensor, scale: A
 
 
 def get_batch_per_block(query_seq_len: int, key_seq_len: int, batches: int, attn_heads: int) -> int:
-    """Return the rows per CUDA block of 128 threads; callers use the kernel only for multiples of it.
+    """Return the rows per CUDA block of 128 threads. Callers use the kernel only for multiples of this number.
 
     Source: NVIDIA/Megatron-LM@3860e995 megatron/fused_kernels/scaled_masked_softmax.h get_batch_per_block.
     """

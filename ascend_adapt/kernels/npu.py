@@ -1,4 +1,4 @@
-"""Operators of torch_npu, called by name after their installed schema has been compared with the expected one."""
+"""Operators of torch_npu, called by name after the installed schema was compared with the expected schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_adapt.npu_limits.limit import FLOATS
 
 
 class Operator:
-    """One operator with its schema in torch_npu 2.13.0; ``uses`` are the arguments that our calls pass."""
+    """One operator with its schema in torch_npu 2.13.0. ``uses`` are the arguments that our calls pass."""
 
     def __init__(self, written_for: str, uses: Sequence[str]) -> None:
         self.schema, self.uses = written_for, tuple(uses)
@@ -18,7 +18,7 @@ class Operator:
         self.overload = overload or "default"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Call the operator; differentiating its gradient raises, where torch_npu would silently ignore it."""
+        """Call the operator. Differentiating its gradient raises an error, which torch_npu would silently ignore."""
         import torch
 
         from ascend_adapt.kernels.first_order import refuse_second_order
@@ -33,10 +33,10 @@ class Operator:
 
 
 def dtype_reason(*tensors: Any) -> str:
-    """Return "" if all tensors have one dtype of fp16, bf16 and fp32, as most operators require, else the reason."""
+    """Return "" if all tensors are fp16, all are bf16 or all are fp32, as most operators require, else the reason."""
     dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors if tensor is not None]
     if len(set(dtypes)) > 1:
         return f"its tensors are {', '.join(dtypes)}, not of one dtype"
     if dtypes[0] not in FLOATS:
-        return f"it takes no {dtypes[0]}"
+        return f"it does not take {dtypes[0]}"
     return ""

@@ -10,29 +10,27 @@ from ascend_adapt.errors import BackendUnavailable
 
 
 class KernelCall:
-    """Arguments of one kernel call; subclasses are dataclasses that are never modified.
+    """Arguments of one kernel call. Subclasses are dataclasses that are never modified.
 
-    They are not frozen: a frozen dataclass takes three times as long to create, and every kernel call creates one.
+    They are not frozen, because a frozen dataclass takes three times as long to create, and every kernel call creates
+    one.
     """
 
     __match_args__: tuple[str, ...]
     """The dataclass's fields, in order."""
     overwritten: ClassVar[frozenset[str]] = frozenset()
-    """Arguments that a backend may use as scratch memory, so they are not results of an in-place call."""
+    """Arguments that a backend may overwrite as scratch memory, so they are not results of an in-place call."""
 
     def tensor(self) -> Any:
         """Return the tensor whose device the call runs on."""
         return getattr(self, self.__match_args__[0])
 
     def check(self) -> None:
-        """Check the arguments against the contract, using only ``signature``; called once for each kind of call."""
+        """Check the arguments against the contract, reading only ``signature``. Called once for each kind of call."""
 
     def signature(self) -> tuple[Any, ...]:
-        """Return everything that ``check`` and a backend's ``supports`` may read.
-
-        These are shapes, dtypes, devices and flags, but not values.
-        """
-        # Not from self.__dict__: torch.compile of torch 2.11 breaks the graph there.
+        """Return all that ``check`` and ``supports`` may read: shapes, dtypes, devices and flags, but not values."""
+        # self.__dict__ is not used, because torch.compile breaks the graph at it in torch 2.11.
         values = [getattr(self, name) for name in self.__match_args__]
         return tuple([value if type(value) in _PLAIN else _seen(value) for value in values])
 
@@ -41,7 +39,7 @@ class KernelCall:
         return None
 
     def describe(self, *, rounded: bool = False) -> str:
-        """Describe the call; ``rounded``: with sizes rounded up to powers of two, as a class of shapes."""
+        """Describe the call. ``rounded`` rounds sizes up to powers of two, to describe a class of shapes."""
         described = ((name, _described(value, rounded)) for name, value in vars(self).items())
         return ", ".join(f"{name} {text}" if text != "True" else name for name, text in described if text)
 
@@ -51,7 +49,7 @@ _PLAIN = frozenset((type(None), int, str))
 
 def _seen(value: Any) -> Any:
     if value is True or value is False:
-        return bool, value  # in this key True must differ from 1
+        return bool, value  # the key of True must differ from that of 1
     if hasattr(value, "requires_grad"):
         return (value.shape, value.dtype, value.device, value.requires_grad)
     if isinstance(value, float):
@@ -74,7 +72,7 @@ def _described(value: Any, rounded: bool) -> str:
 
 
 class Implementation(Protocol):
-    """Interface of a backend's module, or of an object in it."""
+    """Interface of a backend's module, or of an object in the module."""
 
     def supports(self, call: Any) -> str:
         """Return "" if this backend computes ``call`` according to the contract, else the reason."""
@@ -89,19 +87,19 @@ class Backend:
 
     name: str
     devices: tuple[str, ...]
-    """Device types; empty: every device."""
+    """Device types of the backend. If empty, it runs on every device."""
     where: str
     """``package.module`` or ``package.module:object`` of the Implementation, imported when first considered."""
     measured: bool = False
-    """Whether it is timed against its neighbours in the list, rather than preferred over those after it."""
+    """Whether it is timed against other measured backends, rather than preferred to the backends after it."""
     deterministic: bool = True
     composed: bool = False
-    """Whether it consists of torch operators only, so that it also accepts fake and transformed tensors."""
+    """Whether it is composed of torch operators, so that it also accepts fake and transformed tensors."""
     inlined: bool = False
-    """Whether torch.compile uses it unless another is requested: it fuses these operators with their neighbours."""
+    """Whether compiled code uses it by default, so that torch.compile fuses its operators with their neighbours."""
 
     def implementation(self) -> Implementation:
-        """Return the implementation; imports it on first use."""
+        """Return the implementation, which is imported on first use."""
         module, _, name = self.where.partition(":")
         loaded = importlib.import_module(module)
         return cast(Implementation, getattr(loaded, name) if name else loaded)
@@ -121,7 +119,7 @@ class Choice:
 
 
 class Operation:
-    """An operation and its registered backends, the preferred first and the reference last."""
+    """An operation and its registered backends, preferred backends first and the reference last."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -131,7 +129,7 @@ class Operation:
         """Return the backend of that name.
 
         Raises:
-            BackendUnavailable: there is none.
+            BackendUnavailable: no backend has this name.
         """
         for backend in self.backends:
             if backend.name == name:

@@ -1,4 +1,4 @@
-"""`ascend-adapt kernels`: the backend of each kernel on this host, the reason, and whether it agrees."""
+"""`ascend-adapt kernels`: reports the backend of each kernel on this host, why it was chosen, and whether it agrees."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _NARROW = 110
-"""Columns that the table needs to be readable."""
+"""Minimum width in columns at which the table is readable."""
 
 
 @dataclass(frozen=True)
 class KernelRow:
-    """Choice for one kind of call."""
+    """The backend chosen for one kind of call, and the reason."""
 
     kernel: str
     call: str
@@ -35,7 +35,7 @@ class KernelRow:
 
 @dataclass
 class KernelReport:
-    """Report of `ascend-adapt kernels` for this host."""
+    """The report of `ascend-adapt kernels` for this host."""
 
     device: str
     device_reason: str
@@ -51,7 +51,7 @@ class KernelReport:
 
 
 def examine(environ: Mapping[str, str], *, check: bool) -> KernelReport:
-    """Report the choice for a small call of each kind; ``check``: also compare each backend with the reference."""
+    """Report the choice for a small call of each kind. With ``check``, also compare each backend with the reference."""
     device, reason = probe.device_to_use(environ.get("ASCEND_ADAPT_DEVICE"), environ)
     try:
         import torch
@@ -103,7 +103,7 @@ def _examine(report: KernelReport, device: Any, dtype: Any, check: bool) -> None
 
 
 def show(report: KernelReport) -> None:
-    """Print the report as a table; on a narrow terminal as a list."""
+    """Print the report as a table, or as a list on a narrow terminal."""
     print(f"device: {report.device} ({report.device_reason}), torch {report.torch}")
     console = terminal.stdout()
     if console.is_terminal and console.width < _NARROW:
@@ -136,7 +136,7 @@ def _show_table(report: KernelReport, console: Console) -> None:
     for row in report.rows:
         passed = "; ".join(f"{name}: {why}" if why else name for name, why in row.passed_over)
         cells = (row.kernel, row.call, row.dtype, row.backend, row.reason, passed)
-        # Text, not str: brackets in a reason are not markup.
+        # In a Text, unlike a str, brackets are not markup.
         table.add_row(*(Text(cell) for cell in cells))
     # A pipe has no width, and the default of 80 columns would wrap every word.
     Console(width=None if console.is_terminal else 200, soft_wrap=False).print(table)

@@ -20,7 +20,7 @@ def parse(requested: Mapping[str, str] | str) -> dict[str, str]:
     """Return kernel name -> backend name.
 
     Raises:
-        SettingsError: another form, or an unknown kernel.
+        SettingsError: the request has another form, or names an unknown kernel.
     """
     pairs: list[tuple[str, str]]
     if isinstance(requested, str):
@@ -43,7 +43,7 @@ def parse(requested: Mapping[str, str] | str) -> dict[str, str]:
 
 
 def state(requested: Mapping[str, str] | None) -> None:
-    """Apply the backends given to enable(), instead of the environment's; None restores the environment's."""
+    """Use the backends given to enable() instead of the environment variable's; None restores the latter."""
     global _stated
     _stated = None if requested is None else dict(requested)
 

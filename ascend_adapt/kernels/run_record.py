@@ -1,7 +1,7 @@
-"""Kernel choices shared by the ranks of a job: small JSON files in the run directory, written once.
+"""Kernel choices that the ranks of a job share: small JSON files in the run directory, written once.
 
-Pipeline stages make different calls at different times, so a collective could hang. Instead the first rank that needs a
-choice writes it atomically; the others read it, and so does the next job with this run directory.
+A collective could hang, because pipeline stages make different calls at different times. Instead, the first rank that
+needs a choice writes it atomically. The other ranks read it, and so does the next job with this run directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER = "kernel-choices"
 
 
 def read(subject: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the recorded facts about ``subject``, or None if there are none or there is no run directory.
+    """Return the recorded facts about ``subject``, or None without such facts or without a run directory.
 
     Raises:
         KernelError: the file is damaged.
@@ -30,7 +30,7 @@ def read(subject: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def hold(subject: Mapping[str, Any], mine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Record ``mine`` about ``subject`` unless another rank was first; return the record that is valid for all ranks.
+    """Record ``mine`` about ``subject``, unless another rank was first. Return the record that all ranks use.
 
     Raises:
         KernelError: the run directory cannot be written.
@@ -43,17 +43,20 @@ def hold(subject: Mapping[str, Any], mine: Mapping[str, Any]) -> Mapping[str, An
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as aside:
             json.dump({**subject, **mine}, aside, indent=1)
             aside.flush()
-            os.link(aside.name, path)  # unlike rename, never overwrites
+            os.link(aside.name, path)  # unlike rename, link never overwrites a file
     except FileExistsError:
         pass
     except OSError as error:
-        raise KernelError(f"{path}: {error.strerror} — the ranks must agree on kernels, choose a --log-dir") from error
+        raise KernelError(
+            f"{path}: {error.strerror}, expected to write the kernel choice that all ranks share — choose another "
+            "--log-dir"
+        ) from error
     held = _read(path)
     return mine if held is None else held
 
 
 def card(tensor: Any) -> str:
-    """Return the name of a tensor's device; ranks on different GPU models need not agree."""
+    """Return the model name of a tensor's device. Ranks on different models need not agree."""
     import torch
 
     if tensor.device.type == "cuda":

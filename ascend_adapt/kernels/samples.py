@@ -35,7 +35,7 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
         return torch.randint(bound, shape, generator=generator).to(device)
 
     def out(*shape: int) -> Any:
-        """Return a mask of every third entry and of all of the first rows."""
+        """Return a mask of every third entry and of the entire first rows."""
         mask = torch.rand(shape, generator=generator) < 0.33
         mask[..., :3, :] = True
         return mask.to(device)

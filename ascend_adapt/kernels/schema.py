@@ -1,7 +1,7 @@
-"""Schema gate: whether the installed torch_npu has the operator that a kernel backend was written for.
+"""Schema gate: checks whether the installed torch_npu has the operator that a kernel backend was written for.
 
-torch_npu's registered schemas differ from its yaml: they have ``input`` where the yaml has ``self``, and one list,
-``out``, for several out arguments (seen in 2.1.0.post17 to 2.14.0). Both forms are treated as equal here.
+torch_npu's registered schemas differ from its yaml: they have ``input`` for the yaml's ``self``, and one list, ``out``,
+for several out arguments (seen in 2.1.0.post17 to 2.14.0). Both forms count as equal.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def installed(operator: str) -> str:
-    """Return the schema under which the installed torch_npu registers ``npu_swiglu`` or ``npu_apply_adam_w.out``.
+    """Return the schema that torch_npu registers for an operator such as ``npu_swiglu`` or ``npu_apply_adam_w.out``.
 
-    "" if torch_npu has no such operator or is not imported.
+    Returns "" if torch_npu has no such operator or is not imported.
     """
     import torch
 
@@ -25,7 +25,7 @@ def installed(operator: str) -> str:
 
 
 def gate(written_for: str, uses: Collection[str] | None = None) -> str:
-    """Return "" if the installed operator matches the schema text, else the difference, a reason to skip a kernel."""
+    """Return "" if the installed operator matches the schema text, else the reason to skip the backend."""
     operator = written_for.partition("(")[0]
     found = installed(operator)
     if not found:
@@ -35,10 +35,11 @@ def gate(written_for: str, uses: Collection[str] | None = None) -> str:
 
 @functools.cache
 def difference(written_for: str, found: str, uses: frozenset[str] | None = None) -> str:
-    """Return "" if two schemas are equal, else the differences of the second in one line.
+    """Return "" if two schemas are equal, else how the second differs, on one line.
 
-    Compares names, order, types, defaults, keyword-only arguments and returns. With ``uses``, the arguments that a
-    call passes (under either name of the first): others may be missing, and new ones may exist if they have a default.
+    Compares names, order, types, defaults, keyword-only arguments and returns. ``uses`` lists the arguments that a call
+    passes, by either name of the first. Then other arguments may be missing, and new arguments may exist if they have a
+    default.
     """
     ours, theirs = _Schema(written_for), _Schema(found)
     differences = [*_arguments(ours, theirs, uses), *_returns(ours, theirs)]
@@ -64,11 +65,11 @@ class _Schema:
 
 
 class _Argument:
-    """One argument; ``default`` is its text, or None if there is no default."""
+    """One argument of a schema. ``default`` is the text of its default, or None."""
 
     def __init__(self, parsed: Any) -> None:
         self.name = known_as(parsed.name)
-        # The type as written: int and ScalarType are the same type to the dispatcher, but not to callers.
+        # The type as written, because int and ScalarType are the same type to the dispatcher, but not to callers.
         self.type = str(parsed.real_type)
         self.keyword = parsed.kwarg_only
         self.default = repr(parsed.default_value) if parsed.has_default_value() else None
@@ -81,7 +82,7 @@ class _Argument:
 
 
 def known_as(name: str) -> str:
-    """Map ``self`` of torch_npu's yaml to ``input``, its registered name; return other names unchanged."""
+    """Return the registered name of an argument in torch_npu's yaml: ``input`` for ``self``, other names unchanged."""
     return "input" if name == "self" else name
 
 

@@ -1,4 +1,4 @@
-"""Small random tensors with the dtype and device of a call's tensors, the same on every rank."""
+"""Small random tensors with the dtypes and device of a call's tensors. Every rank gets the same values."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 ROWS, SIDE = 16, 128
-"""Rows of a tensor, and queries or keys of attention: enough to expose a wrong formula."""
+"""Number of rows of a tensor, and of queries or keys of attention: enough to expose a wrong formula."""
 
 
 def maker() -> Callable[..., Any]:
-    """Return alike(tensor, *shape): random values of that shape, otherwise like ``tensor``; None stays None."""
+    """Return a function alike(tensor, *shape) that draws random values like ``tensor``, or returns None for None."""
     import torch
 
     generator = torch.Generator().manual_seed(1)

@@ -1,7 +1,7 @@
 """Tiling of a kernel over rows into programs and tiles that fit on the chip.
 
-An Ascend 910B core has 192 KB of on-chip memory for vectors and a grid of at most 65535 programs (triton-ascend,
-docs/en/FAQ.md). A CUDA multiprocessor has 64 Ki registers, and no grid limit that matters here.
+An Ascend 910B core has 192 KB of on-chip memory for vectors, and a grid has at most 65535 programs (triton-ascend,
+docs/en/FAQ.md). A CUDA multiprocessor has 64 Ki registers, and CUDA's limit on grids is not reached.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ascend_adapt.errors import KernelError
 ON_CHIP_BYTES = 192 * 1024
 GRID_LIMIT = 65535
 WIDEST = 8192
-"""Elements of a row that one tile holds; wider rows take several tiles."""
+"""Maximum number of elements of a row in one tile. Wider rows take several tiles."""
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiling of one kernel: rows per program, width of a tile, tiles per row, and warps (CUDA) per program."""
+    """Tiling of one kernel: rows per tile, width of a tile, tiles per row, and warps (CUDA) per program."""
 
     rows: int
     width: int
@@ -30,7 +30,7 @@ class Tiles:
 
 @functools.lru_cache(maxsize=256)
 def tiles(row: int, *, live: int, widest: int = WIDEST) -> Tiles:
-    """Return the tiling for rows of ``row`` elements when ``live`` fp32 copies of a tile are live at once.
+    """Return the tiling for rows of ``row`` elements, if ``live`` fp32 copies of a tile are live at once.
 
     Raises:
         KernelError: a tile does not fit on the chip.
@@ -47,7 +47,7 @@ def tiles(row: int, *, live: int, widest: int = WIDEST) -> Tiles:
 
 
 def programs(rows: int, cut: Tiles, device: str) -> int:
-    """Return the number of programs for ``rows`` rows on a device type; each takes several if the grid is limited."""
+    """Return the number of programs for ``rows`` rows on a device type. In a limited grid, each takes several tiles."""
     wanted = -(-rows // cut.rows)
     # One program per row measured 6-8 % faster on an H100 than one program per multiprocessor.
     return wanted if device == "cuda" else min(wanted, GRID_LIMIT)

@@ -1,4 +1,4 @@
-"""Tensors without readable values: under FakeTensorMode, make_fx and torch.func transforms, and on meta."""
+"""Detects tensors without readable values: under FakeTensorMode, make_fx and torch.func transforms, and on meta."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def has_values(tensor: Any) -> bool:
-    """Return whether a tensor's values may be read on the host; under tracing they are missing or placeholders."""
+    """Return whether a tensor's values may be read on the host. Under tracing, values are missing or placeholders."""
     import torch
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():

@@ -1,4 +1,4 @@
-"""Trial run, isolated from the user's computation."""
+"""Trial run of a kernel, isolated from the user's computation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Result = TypeVar("Result")
 
 
 def aside(run: Callable[[], Result], device: Any) -> Result:
-    """Run ``run`` in its own thread and return its result; its exceptions are raised here.
+    """Call ``run`` in a new thread and return its result; its exceptions are raised here.
 
     Autocast, gradient and dispatch modes, and the saved-tensor hooks of activation checkpointing are thread-local, so
     they do not apply to the trial.
 
-    Inside a backward pass on a device ``run`` stays in this thread, with those modes disabled. Autograd has
-    one thread per device, and this is that thread: a backward pass in another thread would wait for it and deadlock.
+    Inside a backward pass on a device, ``run`` is called in this thread, with those modes disabled. This thread is then
+    autograd's only thread for the device, so a backward pass in another thread would wait for it and deadlock.
     """
     import torch
 
@@ -34,7 +34,7 @@ def aside(run: Callable[[], Result], device: Any) -> Result:
         return result
 
     if kind is not None:
-        kind.synchronize(device)  # the new thread has a different current stream
+        kind.synchronize(device)  # the new thread's current stream differs from the caller's
     with ThreadPoolExecutor(1, thread_name_prefix="ascend_adapt-trial") as pool:
         return pool.submit(within).result()
 
@@ -49,7 +49,7 @@ def _within_backward(run: Callable[[], Result], device: Any) -> Result:
     with (
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),
-        torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is),  # only the innermost hooks are called
+        torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is),  # of nested hooks, only the innermost are called
         _disable_current_modes(),
     ):
         result = run()

@@ -1,6 +1,6 @@
 """Cached launch of a compiled Triton kernel, without Triton's inspection of each argument.
 
-On an H100 machine that inspection takes 14 of the 26 microseconds of a launch, and even a softmax of 64 Mi scores waits
+On an H100 host, the inspection takes 14 of the 26 microseconds of a launch, and even a softmax of 64 Mi scores waits
 for it.
 """
 
@@ -22,7 +22,7 @@ class Launcher:
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, programs: int, *arguments: Any, warps: int) -> None:
-        """Launch ``programs`` programs on the device of the first argument; constants come last, in order."""
+        """Launch ``programs`` programs on the device of the first argument. Constants come last, in order."""
         if torch.compiler.is_compiling():
             self.kernel[(programs,)](*arguments, num_warps=warps)
             return
@@ -35,7 +35,7 @@ class Launcher:
                 again(*arguments)
                 return
             compiled = self.kernel[(programs,)](*arguments, num_warps=warps)
-            # Triton's interpreter returns None; an asynchronous compiler returns an object without [].
+            # Triton's interpreter returns None, and its asynchronous compiler an object without [].
             if hasattr(compiled, "__getitem__"):
                 if len(self._compiled) >= _KINDS_KEPT:
                     self._compiled.clear()
@@ -46,5 +46,5 @@ _BY_VALUE = frozenset((int, bool, type(None)))
 
 
 def _kind(argument: Any) -> Any:
-    """Return what Triton specialises on: dtype and alignment of a tensor; floats are not specialised."""
+    """Return what Triton specialises a kernel on, such as a tensor's dtype and alignment, but not floats."""
     return float if type(argument) is float else (argument.dtype, argument.data_ptr() % 16)

@@ -14,12 +14,12 @@ _known: dict[tuple[str, str, str, str], str] = {}
 
 
 def is_possible(call: KernelCall) -> bool:
-    """Return whether values can be computed now: not if a call is traced, transformed, captured or without data."""
+    """Return whether values can be computed now: the call is not traced, transformed or captured, and has data."""
     import torch
 
     tensor = call.tensor()
     if tensor.device.type not in _DEVICES or not tracing.has_values(tensor):
-        return False  # in a traced or transformed call sizes may be tensors, and random values would be traced too
+        return False  # in a traced or transformed call, sizes may be tensors, and drawing random values would be traced
     return not (tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
 
 
@@ -43,7 +43,7 @@ def disagreement(kernel: Operation, backend: Backend, call: KernelCall) -> str:
 
 
 def _settle(key: tuple[str, str, str, str], mine: str) -> str:
-    """Return this rank's result; raise if another rank got the opposite one."""
+    """Return this rank's result. Raise an error if another rank got the opposite result."""
     import torch
 
     names = ("kernel", "backend", "call", "card")

@@ -1,1 +1,1 @@
-"""`ascend-run`: from hosts to processes."""
+"""`ascend-run`: starts the processes of a training job on one host or several."""

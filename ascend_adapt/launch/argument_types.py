@@ -1,4 +1,4 @@
-"""Types of the values of `ascend-run`'s options, in argparse's sense: each raises ArgumentTypeError."""
+"""argparse `type=` functions for `ascend-run`'s options; each raises ArgumentTypeError for an invalid value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 
 
 def device(text: str) -> str:
-    """Return a kind of device, with a SoC if it is emulated."""
+    """Parse a device kind, followed by `:SOC` for an emulated NPU."""
     kind, colon, soc = text.partition(":")
     if kind not in DEVICES or (colon and kind != "npu-emulated"):
         raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(DEVICES)})")
@@ -22,12 +22,12 @@ def device(text: str) -> str:
 
 
 def steps(text: str) -> str:
-    """Return a selection of steps, counted from 1."""
+    """Parse a selection of training steps, counted from 1."""
     return _selection(text, 1)
 
 
 def ranks(text: str) -> str:
-    """Return a selection of ranks, counted from 0."""
+    """Parse a selection of ranks, counted from 0."""
     return _selection(text, 0)
 
 
@@ -42,7 +42,7 @@ def _selection(text: str, least: int) -> str:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return the comma-separated words."""
+    """Split comma-separated words."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
@@ -54,7 +54,7 @@ def _number(text: str) -> int:
 
 
 def at_least_one(text: str) -> int:
-    """Return an integer of at least 1."""
+    """Parse an integer of at least 1."""
     number = _number(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 1")
@@ -62,7 +62,7 @@ def at_least_one(text: str) -> int:
 
 
 def at_least_zero(text: str) -> int:
-    """Return an integer of at least 0."""
+    """Parse an integer of at least 0."""
     number = _number(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 0")
@@ -70,7 +70,7 @@ def at_least_zero(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Return a finite number of seconds, at least 0."""
+    """Parse a finite, non-negative number of seconds."""
     try:
         number = float(text)
     except ValueError:
@@ -81,7 +81,7 @@ def seconds(text: str) -> float:
 
 
 def port(text: str) -> int:
-    """Return a port number."""
+    """Parse a port number."""
     number = _number(text)
     if not 0 < number < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(f"ascend-run: {line}" for line in str(error).split("\n")), file=sys.stderr)
         return 2 if isinstance(error, (SettingsError, checks.UsageError)) else 1
     except KeyboardInterrupt:
-        # Ctrl-C before the runner installs its signal handlers: nothing has been started.
+        # Ctrl-C before the runner has installed its signal handlers: no process has been started.
         return 130
 
 

@@ -1,4 +1,4 @@
-"""CPU cores of this host: how many ranks may share them, and how many threads each rank gets."""
+"""CPU cores of this host: the maximum number of ranks, and the number of threads per rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check(ranks: int, device: str) -> None:
     """Check that this host has enough cores for ``ranks``; only cores in this process's affinity mask count.
 
     Raises:
-        LaunchError: more than 8 ranks, and more than 4 ranks per core.
+        LaunchError: there are more than 8 ranks, and more than 4 ranks per core.
     """
     cores = len(os.sched_getaffinity(0))
     most = max(ALWAYS_ALLOWED, RANKS_A_CORE * cores)
@@ -26,17 +26,16 @@ def check(ranks: int, device: str) -> None:
 
 
 def threads_per_rank(nproc: int) -> int:
-    """Return how many threads each of ``nproc`` ranks on this host may use: an even share of the physical cores.
+    """Return the number of threads per rank: an even share of the physical cores among ``nproc`` ranks.
 
-    torch's own default, too, is the number of physical cores. OpenMP threads spin for a while after their
-    work. With one per hardware thread, they take time from the thread that launches the kernels of a GPU or
-    NPU.
+    torch's default also counts physical cores. OpenMP threads spin for a while after their work. With one
+    thread per hardware thread, they take time from the thread that launches the kernels of a GPU or NPU.
     """
     return max(_physical_cores() // nproc, 1)
 
 
 def _physical_cores() -> int:
-    """Return the number of cores in this process's affinity mask; the hardware threads of one core count once."""
+    """Return the number of physical cores in this process's affinity mask."""
     return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
 
 
@@ -44,4 +43,4 @@ def _siblings(cpu: int) -> str:
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
-        return str(cpu)  # a sandbox that hides the topology
+        return str(cpu)  # A sandbox may hide the topology.

@@ -11,7 +11,7 @@ examples:
   ascend-run train.py --lr 1e-4               one rank per device of this host
   ascend-run --nproc 8 -m package.train       a module, eight ranks
   ascend-run bash run.sh                      torchrun, deepspeed and accelerate, too: every Python process is adapted
-  ascend-run -H hosts train.py                hosts of DeepSpeed's hostfile, by ssh
+  ascend-run -H hosts train.py                on the hosts of DeepSpeed's hostfile, over ssh
   ascend-run --native neox -d configs 20B.yml GPT-NeoX's arguments, without GPT-NeoX
   ascend-run --device npu-emulated train.py   a rehearsal without an NPU
 """
@@ -48,7 +48,7 @@ NATIVE_EXAMPLES = {
 
 
 def of_dialect(dialect: str) -> str:
-    """Return the help of ``--native DIALECT``: whose arguments it reads, and how to check them."""
+    """Return the help of ``--native DIALECT``: the supported versions, and how to check arguments."""
     from ascend_adapt.recipes import options
 
     versions = "\n".join(
@@ -59,10 +59,14 @@ def of_dialect(dialect: str) -> str:
         f"usage: ascend-run [options] --native {dialect} [arguments of {dialect} ...]\n\n"
         "Train with the native trainer, using upstream's own arguments. An option that it does not support is an\n"
         "error, or is reported as ignored, with the reason.\n\n"
-        + (f"versions; the arguments choose one, or --upstream-version NAME does:\n{versions}\n\n" if versions else "")
+        + (
+            f"versions (detected from the arguments, or set by --upstream-version NAME):\n{versions}\n\n"
+            if versions
+            else ""
+        )
         + f"examples:\n  {example}\n  {example.replace('ascend-run', 'ascend-run --dry-run', 1)}\n\n"
         "--dry-run checks the arguments and prints the configuration, the layout and the memory per rank.\n"
-        "`ascend-run --help-all` lists the options that precede --native.\n"
+        "`ascend-run --help-all` lists the options that may stand before --native.\n"
     )
 
 
@@ -79,12 +83,12 @@ class HelpAll(argparse.Action):
 
 
 def short(parser: argparse.ArgumentParser) -> str:
-    """Return the help on one screen."""
+    """Return the short help, which fits one screen."""
     return _help(parser, {"common options": COMMON}, []) + f"\n{EXAMPLES}"
 
 
 def full(parser: argparse.ArgumentParser) -> str:
-    """Return the help with every option, in groups."""
+    """Return the full help: every option, in groups."""
     return _help(parser, GROUPS, ["other options"]) + f"\n{EXAMPLES}"
 
 

@@ -26,7 +26,7 @@ COMPILE_MODES = ("keep", "binary", "jit")
 NUMERICS = ("upstream", "exact")
 CUDA_CODE = ("auto", "script", "all", "off")
 _OF_RECORD = ("record_steps", "record_ranks", "record_inputs")
-# Options for the launcher outside the container only; true for those that take a value.
+# Options only for the launcher outside the container; True for options that take a value.
 _OUTSIDE = {
     **dict.fromkeys(("--container", "--image", "--src", "--py", "--wheel", "--cmd", "--export", "--log-dir"), True),
     "--dry-run": False,
@@ -36,10 +36,10 @@ _OUTSIDE = {
 
 @dataclass(frozen=True)
 class Request:
-    """One requested job; the planner fills in what is None.
+    """The request for one job, as parsed from the command line; the planner fills in fields that are None.
 
     ``form`` is the kind of ``target``: a Python script, a module, or a command that is started once, unchanged. With
-    ``native`` the arguments are those of a dialect, and the target is the native trainer.
+    ``native``, the target is the native trainer, and the arguments are those of a dialect.
     """
 
     target: str
@@ -103,7 +103,7 @@ class Request:
 
 
 def parse(argv: Sequence[str]) -> Request:
-    """Parse a command line; everything after the script is kept as typed.
+    """Parse a command line; keep everything after the script as typed.
 
     Raises:
         SystemExit: with code 2 for a usage error, 0 for --help or --version.
@@ -130,7 +130,7 @@ def parse(argv: Sequence[str]) -> Request:
         if {"-h", "--help"} & set(command):
             print(help_text.of_dialect(known.native), end="")
             parser.exit()
-        # The only option of ours that is accepted among a dialect's arguments.
+        # The only option of ascend-run that is accepted among a dialect's arguments.
         words = [word for word in command if word != "--dry-run"]
         inner = (*_inside(options), *words)
         known.dry_run, known.module, command = known.dry_run or words != command, True, [NATIVE, *words]
@@ -158,23 +158,24 @@ def parse(argv: Sequence[str]) -> Request:
 
 
 def _request(known: argparse.Namespace, **derived: Any) -> Request:
-    """Return the request; an option has the name of its field, unless its field is ``derived``."""
+    """Return the request; each option has the name of its field, except for ``derived`` fields."""
     same = {field.name: getattr(known, field.name) for field in fields(Request) if field.name not in derived}
     lists = {name: tuple(value) for name, value in same.items() if isinstance(value, list)}
     return Request(**{**same, **lists, **derived})
 
 
 def trial_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return ascend-run's options for a trial of ``--fit``, and the words after them, from its own command line."""
+    """Split the command line of ``--fit`` into ascend-run's options for a trial and the words after them."""
     options, command = _split(_parser(), list(argv))
     left = _without(options, {"--fit": False, "--memory": True, "--log-dir": True})
     return left, [word for word in command if word != "--dry-run"]
 
 
 def without_effect_on_a_command(request: Request) -> list[str]:
-    """Return the options given that have no effect on a command, because it starts its own ranks."""
+    """Return the given options that have no effect on a command, which starts its ranks itself."""
     stated = {
-        "--nproc": None if request.device == "npu-emulated" else request.nproc,  # there it is the number of devices
+        # For a command, it is the number of devices.
+        "--nproc": None if request.device == "npu-emulated" else request.nproc,
         "--master-addr": request.master_addr,
         "--master-port": request.master_port,
         "--pass-local-rank": request.pass_local_rank,
@@ -211,7 +212,7 @@ def _negates(option: str) -> bool:
 
 
 def parser_for_completion() -> argparse.ArgumentParser:
-    """Return the parser with the script as an argument, which ``parse`` splits off itself."""
+    """Return the parser with an additional argument for the script, which ``parse`` splits off without argparse."""
     parser = _parser()
     parser.add_argument("script", nargs="?", metavar="FILE", help="script, or a command")
     return parser
@@ -239,14 +240,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--master-addr", metavar="HOST", help="address of rank 0 (default: 127.0.0.1)")
     add("--master-port", type=argument_types.port, metavar="PORT", help="port of rank 0 (default: a free one)")
-    add("-H", "--hostfile", metavar="FILE", help="hosts of the job, in DeepSpeed's format; reached by ssh or pdsh")
+    add("-H", "--hostfile", metavar="FILE", help="file that lists the hosts of the job, in DeepSpeed's format")
     add("-i", "--include", metavar="HOST:SLOT,..@HOST", help="use only these hosts and slots of the hostfile")
     add("-e", "--exclude", metavar="HOST:SLOT,..@HOST", help="use all hosts and slots of the hostfile except these")
     add("--launcher", default="auto", metavar="auto|local|ssh|pdsh", help="transport to other hosts (default: ssh)")
     add("--ssh-port", type=argument_types.port, metavar="PORT", help="port of the ssh servers on the other hosts")
     add("--export", action="append", default=[], metavar="NAME", help="forward this environment variable to all hosts")
     add("--nnodes", "--num-nodes", dest="nnodes", type=argument_types.at_least_one, metavar="N", help=_NNODES)
-    add("--node-rank", type=argument_types.at_least_zero, metavar="N", help="rank of this host among them, from 0")
+    add("--node-rank", type=argument_types.at_least_zero, metavar="N", help="rank of this host among the hosts, from 0")
     add(
         "--node-ips",
         type=argument_types.words,
@@ -254,7 +255,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="IP,IP",
         help="addresses of all hosts, including this one",
     )
-    add("--disable", action="append", default=[], metavar="NAME", help="do not load this plugin or apply this patch")
+    add("--disable", action="append", default=[], metavar="NAME", help="plugin or patch that is not applied")
     add(
         "--allow-drift",
         action="append",
@@ -294,7 +295,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--sample-tokens", type=int, metavar="N", help="with --sample-prompts: tokens of each sample (default: 64)")
     add("--profile", metavar="N[-M]", help="with --native: write a profiler trace of these iterations")
     add("--profile-ranks", default="0", metavar="R,R-R", help="with --profile: ranks to profile (default: 0)")
-    add("--record", metavar="DIR", help="record digests of what each module and optimizer computes, for compare")
+    add(
+        "--record",
+        metavar="DIR",
+        help="record digests of the results of each module and optimizer, for ascend-adapt compare",
+    )
     add(
         "--record-steps",
         type=argument_types.steps,
@@ -311,9 +316,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-dir", metavar="DIR", help="run directory (default: runs/<script>-<time>-<pid>)")
     add("--no-progress", action="store_true", help="with --native: no progress bar on a terminal")
     add("--container", "--image", metavar="IMAGE", help="run the job in a container (docker or podman)")
-    add("--src", dest="source", metavar="DIR", help="with --container: add this folder to PYTHONPATH inside")
-    add("--py", dest="python", metavar="PYTHON", help="with --container: interpreter inside (default: python3)")
-    add("--wheel", metavar="FILE", help="with --container: install this wheel inside first")
+    add("--src", dest="source", metavar="DIR", help="with --container: folder to add to PYTHONPATH in the container")
+    add(
+        "--py",
+        dest="python",
+        metavar="PYTHON",
+        help="with --container: interpreter in the container (default: python3)",
+    )
+    add("--wheel", metavar="FILE", help="with --container: install this wheel inside the container first")
     add("--cmd", dest="line", metavar="LINE", help="with --container: run this shell command instead of a script")
     add(
         "--annotate",
@@ -333,7 +343,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_STEPS = f"with --full-size: end after this many optimizer steps (default: {STEPS}; memory use repeats after that)"
+_STEPS = f"with --full-size: end after this many optimizer steps (default: {STEPS}; later steps use the same memory)"
 _FIT = (
     "with --full-size: try smaller micro batches, recomputation, ZeRO stages and sequence parallelism until the job "
     "fits --memory, and print the memory of each"
@@ -357,10 +367,10 @@ _NPROC = "ranks per host (default: number of devices; 1 on a CPU)"
 
 
 def _split(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split ``argv`` into options and command; argparse's REMAINDER would drop a ``--`` meant for the script."""
+    """Split ``argv`` into options and command; argparse.REMAINDER would drop a ``--`` that is meant for the script."""
     takes_value = {
         name: action.nargs is None for action in parser._actions for name in action.option_strings
-    }  # nargs is 0 for flags
+    }  # nargs is 0 for flags.
     options: list[str] = []
     rest = iter(range(len(argv)))
     for index in rest:
@@ -386,7 +396,7 @@ def _inside(options: Sequence[str]) -> list[str]:
 
 
 def _without(options: Sequence[str], dropped: Mapping[str, bool]) -> list[str]:
-    """Return options without those ``dropped``, a mapping of each option to whether it takes a value."""
+    """Return options without those in ``dropped``, which maps each option to whether it takes a value."""
     left: list[str] = []
     rest = iter(options)
     for word in rest:

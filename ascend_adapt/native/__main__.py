@@ -1,7 +1,7 @@
 """Entry point of each rank of a native run: `python -m ascend_adapt.native [config.yaml]`.
 
-`ascend-run --native` passes the configuration in ASCEND_ADAPT_NATIVE_CONFIG; the config.yaml of an earlier run
-works as well.
+`ascend-run --native` passes the configuration in ASCEND_ADAPT_NATIVE_CONFIG; the argument is the config.yaml of an
+earlier run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
 
     Raises:
         ConfigError: the configuration is missing or invalid.
-        TrainingError: the run directory is not writable, or as ``loop.train``.
+        TrainingError: the run directory is not writable; ``loop.train`` raises further errors.
     """
     standard_streams.prepare()
     try:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
             raise
         rank = environ.get("RANK", "0")
         print(
-            f"ascend_adapt: rank {rank}: interrupted by SIGINT, which saves no checkpoint; SIGTERM does",
+            f"ascend_adapt: rank {rank}: interrupted by SIGINT, which saves no checkpoint; SIGTERM saves one",
             file=sys.stderr,
         )
         sys.exit(128 + signal.SIGINT)
@@ -71,8 +71,8 @@ def _write_config(config: TrainConfig, run_dir: Path) -> None:
         write_durably(run_dir / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False))
     except OSError as error:
         raise TrainingError(
-            f"{run_dir}: config.yaml cannot be written ({error.strerror}), expected a writable folder with space left "
-            "— free space, or choose another with --log-dir"
+            f"{run_dir}: config.yaml cannot be written ({error.strerror}), expected a writable folder with free space "
+            "— free space, or choose another folder with --log-dir"
         ) from error
 
 

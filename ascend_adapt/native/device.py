@@ -1,4 +1,4 @@
-"""Device operations of the trainer; no other module depends on the kind of device."""
+"""Device operations of the trainer. No other module depends on the kind of device."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ascend_adapt import probe
 from ascend_adapt.errors import SettingsError, TrainingError
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
-"""Collective backend of each kind of device."""
+"""Collective communication backend of each kind of device."""
 
 
 def of_this_rank(kind: str | None = None) -> torch.device:
-    """Return the device of this rank, by LOCAL_RANK, and make it the current one.
+    """Return the device of this rank, chosen by LOCAL_RANK, and make it the current device.
 
-    ``kind`` None: the one that ``ascend-run --device`` chose (ASCEND_ADAPT_DEVICE), else the one this host has.
+    The default ``kind`` is the one chosen by ``ascend-run --device`` (ASCEND_ADAPT_DEVICE), else the one that the host
+    has.
 
     Raises:
-        SettingsError: there is no such kind, or torch finds no device of it.
+        SettingsError: the kind is unknown, or torch finds no device of this kind.
     """
     kind, _ = probe.device_to_use(kind or os.environ.get("ASCEND_ADAPT_DEVICE"), os.environ)
     if kind not in BACKENDS:
@@ -39,7 +40,8 @@ def of_this_rank(kind: str | None = None) -> torch.device:
             if error.name != "torch_npu":
                 raise
             raise SettingsError(
-                "--device npu: torch_npu is not installed, expected the version of this torch — run ascend-adapt doctor"
+                "--device npu: torch_npu is not installed, expected the version that matches this torch — run "
+                "ascend-adapt doctor"
             ) from error
     if not getattr(torch, kind).is_available():
         raise SettingsError(
@@ -52,7 +54,7 @@ def of_this_rank(kind: str | None = None) -> torch.device:
 
 
 def backend(device: torch.device) -> str:
-    """Return the torch.distributed backend; for an accelerator also gloo for host memory, for offloading."""
+    """Return the torch.distributed backend; for an accelerator it includes gloo, for offloading to host memory."""
     own = BACKENDS[device.type]
     return own if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
 
@@ -65,19 +67,19 @@ def name(device: torch.device) -> str:
 def set_deterministic(environ: MutableMapping[str, str]) -> None:
     """Turn on torch's deterministic algorithms if ``ascend-run --deterministic`` requests it.
 
-    The variable for cuBLAS is set here too, for runs that set ASCEND_ADAPT_DETERMINISTIC themselves.
+    The variable for cuBLAS is also set here, for runs that set ASCEND_ADAPT_DETERMINISTIC without ascend-run.
     """
     if environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0":
         # Not warn_only: flash attention's gradients would not be deterministic.
         torch.use_deterministic_algorithms(True)
-        # Without it torch raises at every matrix product on a GPU.
+        # Without this variable torch raises an error at every matrix product on a GPU.
         environ["CUBLAS_WORKSPACE_CONFIG"] = environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8"
-        # It adds a kernel to every torch.empty; nothing here reads uninitialized memory.
+        # Filling adds a kernel to every torch.empty; nothing here reads uninitialized memory.
         torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def of_counters(device: torch.device) -> torch.device:
-    """Return the device for the step counters of parameters on ``device``: an NPU's operator reads them on the CPU."""
+    """Return the device for the step counters of parameters on ``device``: the NPU's operator reads them on the CPU."""
     return torch.device("cpu") if device.type == "npu" else device
 
 
@@ -109,9 +111,9 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def take_overflow(device: torch.device) -> bool:
-    """Return and clear the overflow flag of a device that saturates; others show an overflow as Inf or NaN.
+    """Return and clear the overflow flag of a device that saturates; other devices show an overflow as Inf or NaN.
 
-    An Ascend 910A has neither: an overflow gives the largest finite value and raises a flag.
+    An Ascend 910A produces neither: an overflow gives the largest finite value and sets a flag.
     """
     if not _saturates(device):
         return False
@@ -123,7 +125,7 @@ def take_overflow(device: torch.device) -> bool:
 
 
 def profiler(device: torch.device) -> Any:
-    """Return a profiler of host and device, not started: torch's, or torch_npu's on an NPU.
+    """Return a profiler of host and device that is not started yet: torch's, or torch_npu's on an NPU.
 
     Raises:
         RuntimeError: the device is emulated.
@@ -142,7 +144,7 @@ def profiler(device: torch.device) -> Any:
 
 
 def tokens_between_waits(device: torch.device) -> int:
-    """Return how many tokens are generated before the host reads them: on a CPU one, since nothing runs ahead of it."""
+    """Return how many tokens are generated before the host reads them: one on a CPU, which runs synchronously."""
     return 1 if device.type == "cpu" else 16
 
 
@@ -152,9 +154,10 @@ def has_graphs(device: torch.device) -> bool:
 
 
 def recorded(launch: Callable[[], None]) -> Callable[[], None]:
-    """Record the operations of ``launch`` as a CUDA graph, without running them, and return what replays it.
+    """Record the operations of ``launch`` as a CUDA graph without running them; return a function that replays it.
 
-    ``launch`` has run before, so that libraries are initialised and kernels chosen, and does not wait for the device.
+    ``launch`` must have run before, so that libraries are initialised and kernels chosen, and must not wait for the
+    device.
     """
     graph = torch.cuda.CUDAGraph()
     # torch keeps one workspace of cuBLAS for each stream. One left from an earlier recording would lie in
@@ -172,7 +175,7 @@ def check_compiler(device: torch.device) -> None:
     """Check that torch.compile has a compiler for the device.
 
     Raises:
-        TrainingError: it has none, with the reason.
+        TrainingError: there is no compiler; the message has the reason.
     """
     missing = ""
     if device.type == "cpu":
@@ -183,13 +186,13 @@ def check_compiler(device: torch.device) -> None:
         if importlib.util.find_spec("triton") is None:
             missing = "triton is not installed, expected it with a CUDA build of torch"
     else:
-        missing = "torch_npu's compilers are not used here, expected a CPU or a GPU"
+        missing = "the native trainer does not use torch_npu's compilers, expected a CPU or a GPU"
     if missing:
         raise TrainingError(f"--compile on {device.type}: {missing} — leave --compile out")
 
 
 def moment(device: torch.device) -> Any:
-    """Return a timing event recorded on the device, without synchronizing; on a CPU the clock's seconds."""
+    """Return a timing event recorded on the device, without synchronizing; on a CPU, the clock's time in seconds."""
     if device.type == "cpu":
         return time.perf_counter()
     event = _module(device).Event(enable_timing=True)

@@ -43,7 +43,7 @@ class Batches(Protocol):
     """The batches of one split (train, valid or test) for this data-parallel rank."""
 
     left: float
-    """Samples left at the start, over all ranks."""
+    """Number of samples left at the start, over all ranks."""
 
     def next(self, micro_batches: int) -> Batch:
         """Return the next micro batches, on the device."""
@@ -53,7 +53,7 @@ class Batches(Protocol):
 
 
 class Log(Protocol):
-    """Receives the log events of a run; every rank logs the same."""
+    """Receives the log events of a run; every rank logs the same events."""
 
     def say(self, text: str) -> None:
         """Log a line."""
@@ -65,7 +65,7 @@ class Log(Protocol):
         """Log an evaluation."""
 
     def text_samples(self, iteration: int, samples: Sequence[TextSample]) -> None:
-        """Log samples of text."""
+        """Log text samples."""
 
 
 def train(config: TrainConfig, run_dir: str | Path, log: Log, kind: type[TrainingRun] | None = None) -> None:
@@ -75,8 +75,8 @@ def train(config: TrainConfig, run_dir: str | Path, log: Log, kind: type[Trainin
 
     Raises:
         ConfigError: the world size does not match; raised before any process group is created.
-        TrainingError: a checkpoint that cannot be loaded, or a run that cannot continue.
-        DataError: token files that cannot be read, or are too short.
+        TrainingError: a checkpoint cannot be loaded, or the run cannot continue.
+        DataError: token files cannot be read or are too short.
     """
     meshes.check_world(config.parallel, int(os.environ.get("WORLD_SIZE", "1")))
     device = devices.of_this_rank()
@@ -107,11 +107,11 @@ class _Fetched:
     """The batch of one step on this rank."""
 
     samples: int
-    """Of all ranks."""
+    """Number of samples over all ranks."""
     micro_batches: int
     batch: Batch
     seconds: float
-    """Seconds that it took to load."""
+    """Time that this rank took to load the batch, in seconds."""
 
 
 class TrainingRun:
@@ -125,7 +125,7 @@ class TrainingRun:
         self.token_files = self._agreed_token_files()
         self.trainer = Trainer(config, mesh)
         self.progress, messages = load(self.trainer, self.token_files)
-        self.config = config = self.trainer.config  # with the schedule of a resumed run
+        self.config = config = self.trainer.config  # the schedule may be the checkpoint's
         self._say(messages)
         self.resumed_at = self.progress.iteration
         self.interruption = SignalHandler(config.exit_signals)
@@ -156,10 +156,10 @@ class TrainingRun:
         self.began = time.monotonic()
 
     def to_the_end(self) -> None:
-        """Train until the last iteration, an exit condition of the configuration, or a signal; then save.
+        """Train until the last iteration, a configured exit condition or a signal; then save.
 
         Raises:
-            TrainingError: a run that cannot continue, or a checkpoint that could not be written.
+            TrainingError: the run cannot continue, or a checkpoint could not be written.
         """
         try:
             with self.interruption:
@@ -200,10 +200,10 @@ class TrainingRun:
         return kind(self.config, self.mesh, part, consumed)
 
     def _samples(self, part: str, consumed: int = 0) -> Batches:
-        """Return the samples of a part; every rank must call it.
+        """Return the samples of a part; every rank must call this method.
 
-        Rank 0 computes the sample order first. Then one rank of each host does, if it does not see the cached order;
-        all others find it in the cache.
+        Rank 0 computes the sample order and caches it. One rank of every host that does not see this cache then
+        computes it too; all other ranks read it from the cache.
         """
         turn = 0 if self.mesh.rank == 0 else 1 if os.environ.get("LOCAL_RANK", "0") == "0" else 2
         for now in range(3):
@@ -213,10 +213,10 @@ class TrainingRun:
         return self.opened[-1]
 
     def _check_enough(self) -> None:
-        """Check that the samples suffice for the remaining steps; a run resumed with smaller batches requests fewer.
+        """Check that the samples suffice for the remaining steps; after resuming with smaller batches they may not.
 
         Raises:
-            DataError: they do not.
+            DataError: too few samples are left.
         """
         config, done = self.config, self.progress
         steps = max(config.iterations - done.iteration, 0)
@@ -224,7 +224,7 @@ class TrainingRun:
         if self.train.left < needed:
             raise DataError(
                 f"train: {self.train.left} samples left after {done.consumed_samples}, expected {needed} for the "
-                f"{steps} steps to come — set more samples or iterations in total, or keep the batch size"
+                f"remaining {steps} steps — increase the total samples or iterations, or keep the batch size"
             )
 
     def _say(self, lines: list[str]) -> None:
@@ -261,7 +261,7 @@ class TrainingRun:
         self.test()
 
     def evaluate_if_due(self, iteration: int) -> None:
-        """Evaluate on the valid part, and generate samples, after an iteration of the evaluation interval."""
+        """Evaluate on the valid part and generate text samples, if the evaluation interval ends with this iteration."""
         if not self.config.eval_interval or iteration % self.config.eval_interval:
             return
         if self.valid is not None:
@@ -348,7 +348,7 @@ class TrainingRun:
         )
 
     def _fetch(self, consumed: int) -> _Fetched:
-        """Get the samples of the step that starts after ``consumed`` samples."""
+        """Load the samples of the step that starts after ``consumed`` samples."""
         began = time.perf_counter()
         total, micro_batches = batch_at(self.config.batch, self.config.parallel.data, consumed)
         return _Fetched(total, micro_batches, self.train.next(micro_batches), time.perf_counter() - began)
@@ -366,7 +366,7 @@ class TrainingRun:
         """Start saving a checkpoint.
 
         Raises:
-            TrainingError: weights are NaN or Inf.
+            TrainingError: a weight is NaN or Inf.
         """
         assert self.saver is not None
         if not self.trainer.is_finite():
@@ -379,12 +379,12 @@ class TrainingRun:
     def _answer_save_request(self, iteration: int) -> None:
         self.interruption.forget_save_requests()
         if self.saver is None:
-            self.log.say(f"asked to save by a signal after iteration {iteration}: nothing is saved without --save")
+            self.log.say(f"save requested by a signal after iteration {iteration}: nothing is saved without --save")
         else:
-            self.log.say(f"asked to save by a signal after iteration {iteration}: the run continues")
+            self.log.say(f"save requested by a signal after iteration {iteration}: the run continues")
 
     def _valid_checkpoint(self) -> str:
-        """Return where to resume from, after waiting for a checkpoint that is being written."""
+        """Return the checkpoint to resume from, as a next step; waits for a checkpoint that is being written."""
         if self.saver is not None:
             self.saver.wait()
             latest = self.group.on_first(self.saver.folder.latest) or ""
@@ -396,7 +396,7 @@ class TrainingRun:
         """Return why the run stops after this iteration, the same on every rank, or None."""
         if self.config.exit_interval and iteration % self.config.exit_interval == 0:
             return "as requested"
-        return "as a signal or the time limit asks" if self.votes else None
+        return "as requested by a signal or the time limit" if self.votes else None
 
     @property
     def _late(self) -> bool:

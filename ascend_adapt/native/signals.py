@@ -1,4 +1,4 @@
-"""Signal handler: requests to save, or to save and end, handled between steps."""
+"""Signal handler: a signal requests to save, or to save and stop, after the current step."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ONE_REQUEST_S = 2.0
 class SignalHandler:
     """Context in which SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are recorded instead of ending the process.
 
-    Launchers and schedulers send them to every process of a job. They are blocked because child processes inherit the
-    mask, but not a handler: a compiler killed by a signal would end the step before its checkpoint is saved.
+    Launchers and schedulers send these signals to every process of a job. They are blocked because child processes
+    inherit the mask but not a handler: a compiler killed by a signal would end the step before its checkpoint is saved.
     """
 
     def __init__(self, exit_signals: Iterable[str] = ()) -> None:
-        """SIGTERM, SIGHUP and ``exit_signals`` (names) request to save and end; the others request a checkpoint."""
+        """SIGTERM, SIGHUP and ``exit_signals`` (names) request to save and stop; the other signals request to save."""
         self._ends = {*_END, *(signal.Signals[name] for name in exit_signals)}
         self._came: set[int] = set()
         self._answered = -_ONE_REQUEST_S
@@ -39,7 +39,7 @@ class SignalHandler:
 
     @property
     def asked_to_save(self) -> bool:
-        """Whether a signal has requested a checkpoint since the last requested one."""
+        """Whether a signal has requested a checkpoint since the last requested checkpoint."""
         self._take_pending()
         if time.monotonic() - self._answered < _ONE_REQUEST_S:
             self._came &= self._ends
@@ -54,8 +54,10 @@ class SignalHandler:
     def __enter__(self) -> SignalHandler:
         # Only the main thread can set signal handlers.
         if threading.current_thread() is threading.main_thread():
-            # Threads started earlier do not block them; a signal delivered there runs the handler.
-            noted = [one for one in _NOTED if one not in _END or signal.getsignal(one) is not signal.SIG_IGN]  # nohup
+            # Threads started earlier do not block the signals; a signal delivered to one of them runs the handler.
+            noted = [
+                one for one in _NOTED if one not in _END or signal.getsignal(one) is not signal.SIG_IGN
+            ]  # ignored, as under nohup
             self._before = {number: signal.signal(number, self._record) for number in noted}
             self._blocked = set(signal.pthread_sigmask(signal.SIG_BLOCK, noted))
         return self
@@ -65,7 +67,7 @@ class SignalHandler:
             # Pending signals are delivered now, while the handler is still set.
             signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
             for number, before in self._before.items():
-                # A launched job ignores these from the start, which signal.signal does not return.
+                # A launched job ignores these signals from the start, but signal.signal returns SIG_DFL for them.
                 is_harmless = number not in _END and before is signal.SIG_DFL and "ASCEND_ADAPT_JOB" in os.environ
                 signal.signal(number, signal.SIG_IGN if is_harmless else before)
             self._before = {}

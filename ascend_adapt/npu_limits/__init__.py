@@ -1,7 +1,7 @@
 """Documented limits of torch_npu's operators, one module for each family.
 
-Kernel backends read them to skip calls that an NPU would reject. The emulation rejects such calls as an NPU
-would. docs/npu-operators.md lists them.
+Kernel backends skip calls that exceed a limit, the emulation rejects such calls as an NPU would, and
+docs/npu-operators.md lists the limits.
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ _FAMILIES = (
 
 
 def all_limits() -> list[Limit]:
-    """Return every limit, family by family."""
+    """Return all limits, grouped by family."""
     return [limit for family in _FAMILIES for limit in vars(family).values() if isinstance(limit, Limit)]

@@ -11,6 +11,6 @@ DIOU_BACKWARD = Limit(
 )
 GIOU = Limit(
     "npu_giou",
-    "trans is True, is_cross is False, mode is 0, also without a gradient",
+    "trans is True, is_cross is False and mode is 0, even without a gradient",
     check("aclops/GiouKernelNpu.cpp"),
 )

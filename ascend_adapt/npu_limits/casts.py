@@ -7,7 +7,7 @@ from ascend_adapt.npu_limits.limit import DOCSTRINGS, Limit, document
 WHOLE_STORAGE = Limit(
     "npu_format_cast",
     "a tensor that is cast to a private format (FRACTAL_NZ is 29) owns its whole storage: "
-    "a view of a larger buffer would become a copy, and later writes to the buffer would not reach it",
+    "a view of a larger buffer would become a copy, which later writes to the buffer would not change",
     "Ascend/pytorch@9e73e70 csrc/aten/common/FormatCastKernelNpu.cpp",
     silent=True,
 )

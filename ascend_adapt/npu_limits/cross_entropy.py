@@ -7,7 +7,7 @@ from ascend_adapt.npu_limits.limit import Limit, closed, document
 _PAGE = document("torch_npu-npu_cross_entropy_loss.md")
 _NAME = "npu_cross_entropy_loss"
 ROWS = range(1, 200_001)
-"""N: tokens of one call."""
+"""Allowed N, the number of tokens in one call."""
 
 SHAPES = Limit(_NAME, f"input is [N, C] with N in {closed(ROWS)}, target is [N], weight is [C]", _PAGE)
 DTYPES = Limit(_NAME, "input is float16, bfloat16 or float32, target int64, weight float32", _PAGE)

@@ -1,8 +1,8 @@
 """Limits of npu_fusion_attention, _v2 and _v3.
 
-The page of version 1 and the docstring of _v2 in torch_npu 2.13.0 agree unless a limit names one of them. For the page,
-lengths are at most 1M, batches 2M and packed sequences 1K; op-plugin's code reads 1M as 1000000
-(FlashAttentionV2KernelNpuOpApi.cpp, MAX_SEQUENCE_LENGTH), so all three are read as decimal.
+The documentation page of version 1 and the docstring of _v2 in torch_npu 2.13.0 agree, unless a limit names one of
+them. The page states at most 1M for lengths, 2M for batches and 1K for packed sequences. All three are decimal here,
+because op-plugin's code uses 1000000 for 1M (FlashAttentionV2KernelNpuOpApi.cpp, MAX_SEQUENCE_LENGTH).
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ _CODE = check("opapi/FlashAttentionKernelNpuOpApi.cpp")
 _V2 = f"{DOCSTRINGS} npu_fusion_attention_v2"
 
 WIDTHS = range(1, 769)
-"""D: sizes of a head."""
+"""Allowed D, the head size."""
 HEAD_COUNTS = range(1, 257)
-"""N of the query."""
+"""Allowed N, the number of heads of the query."""
 SEQUENCE_LENGTHS = range(1, 1_000_001)
-"""S, and T in TND."""
+"""Allowed S, or T in TND."""
 BATCH_SIZES = range(1, 2_000_001)
-"""B, in layouts other than TND."""
+"""Allowed B in layouts other than TND."""
 PACKED_SEQUENCES = range(1, 1_001)
-"""Sequences of one call in TND."""
+"""Allowed number of sequences in one call in TND."""
 PREFIXES = range(1, 33)
-"""Sequences of one call in sparse modes 5 and 6."""
+"""Allowed number of sequences in one call in sparse modes 5 and 6."""
 MASK_SIDE = 2048
-"""Rows and columns of the compressed mask."""
+"""Number of rows, and of columns, of the compressed mask."""
 
 LAYOUT = Limit(_ALL, "input_layout is BSH, SBH, BSND, BNSD or TND, and query, key and value have its dimensions", _CODE)
 HEAD_NUM = Limit(_ALL, "head_num is positive and the number of heads of the query", _CODE)
 DTYPES = Limit(_ALL, "query, key, value and pse have one dtype: float16, bfloat16 or float32", _PAGE)
 KEY_AND_VALUE = Limit(
-    _ALL, "key and value have equal sizes except that of a head, and the batch size of the query", _PAGE
+    _ALL, "key and value have equal sizes except for the head size, and the batch size of the query", _PAGE
 )
 HEAD_SIZE = Limit(_ALL, f"the head sizes are Dq = Dk >= Dv, in {closed(WIDTHS)}", _PAGE)
 HEADS = Limit(
@@ -112,7 +112,7 @@ PREFIX = Limit(
 )
 PREFIX_MASK = Limit(
     _ALL,
-    "sparse_mode 5 takes the mask [B, N or 1, Sq, Skv] that shows the prefix and is causal after it",
+    "sparse_mode 5 takes the mask [B, N or 1, Sq, Skv] that leaves the prefix visible and is causal after it",
     _PAGE,
     silent=True,
 )

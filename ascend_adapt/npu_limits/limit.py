@@ -1,11 +1,11 @@
-"""A documented limit of an operator of torch_npu: what a call must satisfy, and its source."""
+"""A documented limit of a torch_npu operator: the condition that calls must satisfy, and its source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 OP_PLUGIN = "op-plugin@517f2e7"
-"""The commit of github.com/Ascend/op-plugin whose documents (docs/zh/custom_APIs/torch_npu) and checks were read."""
+"""The cited commit of github.com/Ascend/op-plugin: its documents (docs/zh/custom_APIs/torch_npu) and checks."""
 DOCSTRINGS = "torch_npu 2.13.0 _op_plugin_docs.py"
 
 FLOATS = ("float16", "bfloat16", "float32")
@@ -14,33 +14,33 @@ FLOATS = ("float16", "bfloat16", "float32")
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit of one family of operators."""
+    """One limit of a family of operators."""
 
     operators: str
-    """The operators that have it, as the documentation lists them: ``npu_swiglu``."""
+    """The operators that have this limit, as the documentation lists them, such as ``npu_swiglu``."""
     text: str
-    """The condition that a call must satisfy, as errors and reasons word it: ``input is contiguous``."""
+    """The condition that a call must satisfy, in the words of errors and reasons, such as ``input is contiguous``."""
     source: str
-    """Where it is documented or checked."""
+    """Where the limit is documented or checked."""
     silent: bool = False
     """Whether a real NPU returns a wrong result without an error, instead of rejecting the call."""
 
     def unmet(self, kept: bool, observed: str) -> str:
-        """Return "" if a call is within the limit, else what was observed and the limit."""
+        """Return "" if the limit is ``kept``, else the observed values and the limit."""
         return "" if kept else f"{observed}, expected: {self.text}"
 
     def require(self, kept: bool, observed: str) -> None:
-        """Raise if a call exceeds the limit.
+        """Check that a call is within the limit.
 
         Raises:
-            LimitNotKept: it does.
+            LimitNotKept: the call exceeds the limit.
         """
         if not kept:
             raise LimitNotKept(self, observed)
 
 
 class LimitNotKept(Exception):
-    """A call that exceeds a limit; the emulation turns it into OperatorLimit."""
+    """A call exceeds a limit. The emulation converts this error into OperatorLimit."""
 
     def __init__(self, limit: Limit, observed: str):
         super().__init__(limit.unmet(False, observed))
@@ -49,15 +49,15 @@ class LimitNotKept(Exception):
 
 
 def document(page: str) -> str:
-    """Return the source of a limit that a page of op-plugin's documents states."""
+    """Return the source of a limit that a page of op-plugin's documentation states."""
     return f"{OP_PLUGIN} docs {page}"
 
 
 def check(place: str) -> str:
-    """Return the source of a limit that op-plugin's host code checks, without its folder ``op_plugin/ops``."""
+    """Return the source of a limit that op-plugin's host code checks. ``place`` is a path in ``op_plugin/ops``."""
     return f"{OP_PLUGIN} {place}"
 
 
 def closed(sizes: range) -> str:
-    """Return the first and last of allowed sizes as a closed interval: ``[1, 768]``."""
+    """Return allowed sizes as a closed interval, such as ``[1, 768]``."""
     return f"[{sizes[0]}, {sizes[-1]}]"

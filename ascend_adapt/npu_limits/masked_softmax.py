@@ -7,7 +7,7 @@ from ascend_adapt.npu_limits.limit import Limit, closed, document
 _NAME = "npu_scaled_masked_softmax"
 _PAGE = document("torch_npu-npu_scaled_masked_softmax.md")
 LENGTHS = range(32, 4097, 32)
-"""Sizes of the last two dimensions: queries and keys."""
+"""Allowed sizes of the last two dimensions, queries and keys."""
 
 FIXED_TRIU_MASK = Limit(_NAME, "fixed_triu_mask is False: True is not implemented yet", _PAGE, silent=True)
 MASK_DTYPE = Limit(_NAME, "mask is bool, True = masked out", _PAGE)

@@ -16,7 +16,7 @@ DTYPES = Limit(
 )
 ADDENDS = Limit(
     "npu_add_rms_norm",
-    "x1 and x2 have one shape, and all three inputs one dtype of float16, bfloat16 and float32",
+    "x1 and x2 have one shape, and all three inputs have one dtype of float16, bfloat16 and float32",
     document("torch_npu-npu_add_rms_norm.md"),
 )
 NO_GRADIENT = Limit(

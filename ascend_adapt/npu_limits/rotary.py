@@ -7,24 +7,26 @@ from ascend_adapt.npu_limits.limit import Limit, check, closed, document
 _MUL = document("torch_npu-npu_rotary_mul.md")
 _APPLY = document("torch_npu-apply_rotary_pos_emb.md")
 WIDTHS = range(2, 896, 2)
-"""D: the size of the last dimension."""
+"""Allowed D, the size of the last dimension."""
 COUNTS = range(1000)
-"""B and N in half mode, B*N in interleave mode."""
+"""Allowed B and N in half mode, and allowed B*N in interleave mode."""
 MOST_WITH_GRADIENT = 1024
-"""B*N in half mode if r1 or r2 require grad."""
+"""Maximum B*N in half mode if r1 or r2 require grad."""
 LAYOUTS = {3: ("TND",), 4: ("BNSD", "BSND", "SBND")}
-"""Layouts by number of dimensions; the operator has no argument for the layout."""
+"""Layouts by number of dimensions, because the operator has no argument for the layout."""
 SPANS = {
     (3, "half"): ("T", "TN"),
     (3, "interleave"): ("T", "TN"),
     (4, "half"): ("S", "BS", "BSN"),
     (4, "interleave"): ("S",),
 }
-"""The dimensions besides D that r1 and r2 may have in full, by number of dimensions and mode."""
+"""The dimensions, in addition to D, that r1 and r2 may have in full size, by number of dimensions and mode."""
 
 MODE = Limit("npu_rotary_mul", "rotary_mode is 'half' or 'interleave'", check("opapi/RotaryMulKernelNpuOpApi.cpp"))
 DTYPE = Limit("npu_rotary_mul", "input, r1 and r2 are float16, bfloat16 or float32", _MUL)
-DIMENSIONS = Limit("npu_rotary_mul", "input, r1 and r2 all have 3 or all have 4 dimensions; r1 and r2 one shape", _MUL)
+DIMENSIONS = Limit(
+    "npu_rotary_mul", "input, r1 and r2 all have 3 or all have 4 dimensions; r1 and r2 have one shape", _MUL
+)
 HEAD_SIZE = Limit(
     "npu_rotary_mul", f"the last size D is even, in {closed(WIDTHS)}, and the same in input, r1 and r2", _MUL
 )

@@ -1,1 +1,1 @@
-"""Patches: declare, judge, apply and revert changes to Python objects; independent of any framework."""
+"""Patches: declares, judges, applies and reverts changes to Python objects, independent of any framework."""

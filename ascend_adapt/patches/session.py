@@ -1,4 +1,4 @@
-"""Session: arms patches, applies them when their targets are imported, and can revert all of them."""
+"""Session: arms patches, applies them when their targets are imported, and reverts them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from ascend_adapt.patches.declare.spec import Patch, Registered
 class Session:
     """All patches of this process.
 
-    ``hosts`` maps the names in ``host=`` to code bases; ``allow_drift`` names patches whose drift or failure never
-    raises; ``lock`` is a reentrant lock to share with the owner; ``others`` are third-party patchers.
+    ``hosts`` maps the names in ``host=`` to code bases. ``allow_drift`` has the names of patches whose drift or failure
+    never raises an error. ``lock`` is a reentrant lock that is shared with the owner. ``others`` are third-party
+    patchers.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Session:
 
     @property
     def hosts(self) -> Mapping[str, CodeBase]:
-        """Code bases by name; further plugins may add some."""
+        """Code bases by name. Further plugins may add code bases."""
         return self._arming.hosts
 
     @hosts.setter
@@ -58,13 +59,13 @@ class Session:
         self._arming.hosts = hosts
 
     def add(self, registered: Iterable[Registered], disabled: Iterable[str] = ()) -> list[Registered]:
-        """Add patches: judge them, apply those whose target is already imported, and arm the others.
+        """Add and judge patches. Patches whose target is already imported are applied, and the others are armed.
 
-        Patches named in ``disabled`` are skipped. Returns the patches that are new.
+        Patches named in ``disabled`` are skipped. Returns the patches that were not yet in the session.
 
         Raises:
             PatchConflict: two admitted patches change the same location.
-            PatchDrift, PatchFailed: as in ``refresh``; none of the new patches is applied in this case.
+            PatchDrift, PatchFailed: as in ``refresh``; in this case no new patch is applied.
         """
         with self._lock:
             known = {record.registered for record in self._records}
@@ -91,7 +92,7 @@ class Session:
             self._forget(self._records_of(registered))
 
     def disable(self, names: Iterable[str]) -> dict[Registered, Outcome]:
-        """Revert or disarm the patches and plugins with these names; return the outcomes before."""
+        """Revert or disarm the patches and plugins with these names; return their previous outcomes."""
         with self._lock:
             named = [record for record in self._records if record.registered.is_named(names)]
             chosen = [record for record in named if record.state != "disabled"]
@@ -100,7 +101,7 @@ class Session:
             return before
 
     def enable_again(self, before: Mapping[Registered, Outcome]) -> None:
-        """Restore the outcomes that ``disable`` returned, inside wraps that were added to the same target later."""
+        """Restore the outcomes that ``disable`` returned. Wraps that were added since then stay outermost."""
         with self._lock:
             chosen = self._records_of(before)
             targets = {record.patch.target for record in chosen}
@@ -117,7 +118,7 @@ class Session:
                     record.reason = before[record.registered].reason
 
     def refresh(self) -> None:
-        """Judge every patch again, and reapply lost ones.
+        """Judge every patch again, and reapply lost patches.
 
         Raises:
             PatchDrift, PatchFailed, PatchLost: a patch drifted, failed or was lost, and without it numbers are wrong,
@@ -132,11 +133,11 @@ class Session:
             self._consider(self._records)
 
     def check(self) -> None:
-        """Raise the errors of ``refresh`` without judging again: an import may have swallowed them.
+        """Raise the errors of ``refresh`` without judging again, in case an import has swallowed them.
 
         Raises:
             PatchDrift, PatchFailed, PatchLost, PatchConflict: as in ``refresh``.
-            AdaptError: a callback of ``at_first_apply`` raises again.
+            AdaptError: a callback of ``at_first_apply`` raised this error again.
         """
         with self._lock:
             if any(record.state == "applied" for record in self._records):
@@ -150,7 +151,7 @@ class Session:
             self._arming.undo(self._records)
             for record in self._records:
                 if record.state == "armed":
-                    record.set("reverted", "was armed, its target was never imported")
+                    record.set("reverted", "was armed, but its target was never imported")
 
     def script_code(self, path: str, source: bytes) -> CodeType:
         """Return the code of a script that is about to run as ``__main__``, rewritten by the patches that target it.
@@ -169,7 +170,7 @@ class Session:
             return compile(tree, path, "exec", dont_inherit=True)
 
     def at_first_apply(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, now or as soon as a patch is applied; a callback that raises is called again."""
+        """Call ``callback`` once, now or as soon as a patch is applied. If it raises, it is called again later."""
         with self._lock:
             if any(record.state == "applied" for record in self._records):
                 callback()
@@ -177,7 +178,7 @@ class Session:
                 self._on_apply.append(callback)
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Return the current outcome of every patch, and log lost ones."""
+        """Return the current outcome of every patch, and log lost patches."""
         with self._lock:
             outcomes = tuple(record.outcome() for record in self._records)
             for record in self._records:
@@ -233,7 +234,7 @@ class Session:
             try:
                 callback()
             except BaseException:
-                self._on_apply.append(callback)  # the importing code may swallow the error: call it again later
+                self._on_apply.append(callback)  # the importing code may swallow the error, so call it again later
                 raise
 
     def _raise_grave(self, records: Iterable[PatchRecord]) -> None:
@@ -244,7 +245,7 @@ class Session:
 def _watched_names(patch: Patch, hosts: Iterable[CodeBase]) -> tuple[str, ...]:
     if patch.kind == "provide" or patch.target.module == "__main__":
         return ()
-    # Parent packages reveal their version once their own import is complete.
-    # The code base of a shared target may become importable only later, when its script adds a path.
+    # The version of a parent package is known once its import is complete.
+    # The code base of a shared target may become importable later, when a script adds a path.
     of_hosts = [name for host in hosts for name in (*host.roots, host.module) if name]
     return tuple(dict.fromkeys([*patch.target.packages, *of_hosts]))

@@ -20,7 +20,7 @@ _CODE = re.compile(f"{_NUMBER}|{_LETTERS}")
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """An error code in a log: its meaning ("" if unknown), its first line, and the number of lines with it."""
+    """An error code in a log: its meaning ("" if unknown), its first line, and the number of lines that have it."""
 
     code: str
     meaning: str
@@ -30,7 +30,7 @@ class ErrorCode:
 
 @functools.cache
 def meanings() -> Mapping[str, str]:
-    """Return the meaning of each known code."""
+    """Return the meaning of each known error code."""
     import yaml
 
     text = Path(__file__).with_suffix(".yaml").read_text()
@@ -38,7 +38,7 @@ def meanings() -> Mapping[str, str]:
 
 
 def codes_in(log: LogText) -> list[ErrorCode]:
-    """Return the error codes of a log, in order of appearance; codes with unknown letters are skipped."""
+    """Return the error codes of a log in order of appearance, without codes that have unknown letters."""
     found: dict[str, list[int]] = {}
     for match in _CODE.finditer(log.text):
         code = match["number"] or match["letters"]

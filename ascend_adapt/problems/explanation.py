@@ -1,4 +1,4 @@
-"""Diagnosis of known problems: those that a log shows, and those predicted from installation and files."""
+"""Finds known problems: those that a log shows, and those that installation and files predict."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Found:
 
     Attributes:
         problem: the problem.
-        cause: its cause, with the names that the log shows.
+        cause: the cause, with names from the log filled in.
         do: the next step.
-        shown_by: the facts or lines that indicate it.
-        line: line number in the log, 0 if there is none.
-        count: how many lines show it.
-        frames: the last frame of the traceback, and the last one outside of installed packages.
-        must_fix: whether the job fails or computes something other than what was requested.
+        shown_by: the facts or lines that indicate the problem.
+        line: line number in the log, or 0.
+        count: number of lines that show the problem.
+        frames: the last frame of the traceback, and the last frame outside of installed packages.
+        must_fix: whether the job fails, or computes something other than requested.
     """
 
     problem: Problem
@@ -63,7 +63,8 @@ class Found:
 def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Found]:
     """Return the problems that a log shows, in log order.
 
-    General ones count only if no specific one matches; of two specific ones for a line, the one in a context.
+    General problems are returned only if no specific one matches. If two specific problems match a line, the one that
+    also matches its context is returned.
     """
     found = [one for problem in problems if (one := _in_log(log, problem, facts)) is not None]
     in_context = {one.line for one in found if one.problem.near is not None and not one.problem.general}
@@ -74,7 +75,7 @@ def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Fou
 
 
 def predict(problems: Iterable[Problem], facts: Facts) -> list[Found]:
-    """Return the problems whose condition holds; those with a symptom need a log and are left out."""
+    """Return the problems whose condition holds, without those that have a symptom, which need a log."""
     return [
         Found(
             problem,
@@ -122,13 +123,13 @@ def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
 
 
 def last_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Return the last frame, and the last one in the user's own code if it differs."""
+    """Return the last frame, and the last frame in the user's code if that differs."""
     own = [one for one in frames if not one.is_package]
     return tuple(dict.fromkeys([*frames[-1:], *own[-1:]]))
 
 
 def _packages(frames: Sequence[Frame], groups: dict[str, str], facts: Facts) -> dict[str, str]:
-    """Return placeholder values: the package that failed, and that of a named module, with versions."""
+    """Return the values of placeholders: the package that failed, and that of a named module, with versions."""
     words = {}
     last = next((one.package for one in reversed(frames) if one.package not in ("", "torch", "torch_npu")), "")
     if last:

@@ -1,4 +1,4 @@
-"""Facts about an installation or a job, against which conditions of problems are checked."""
+"""Facts about an installation or a job, with which the conditions of problems are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascend_adapt import probe
 from ascend_adapt.problems.problem import Condition
 from ascend_adapt.problems.reading import Place, Reading
 
-# As collect_env, `llamafactory-cli env`, `pip list` and `pip freeze` print them.
+# Formats in which collect_env, `llamafactory-cli env`, `pip list` and `pip freeze` print versions.
 _PRINTED = re.compile(
     r"(?m)^[\s*|-]*`?(torch[-_]npu|torch|PyTorch|transformers|accelerate|peft|trl|deepspeed|vllm[-_]ascend|vllm|ms[-_]swift"
     r"|triton[-_]ascend|triton|bitsandbytes|verl|mindspeed|megatron[-_]core|numpy|CANN)`?"
@@ -26,14 +26,14 @@ _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about one host, or those found in a log.
+    """Facts about one host, or facts found in a log.
 
     Attributes:
         versions: distributions by canonical name.
-        environ: the environment of the job, or None if it is not known.
-        device: device kind of the job, "" if it is not known.
-        reading: what the user's files request, or None if none were given.
-        is_complete: whether a distribution that is not in ``versions`` is known to be missing.
+        environ: the environment of the job, or None if unknown.
+        device: device kind of the job, or "" if unknown.
+        reading: what the user's files request, or None without files.
+        is_complete: whether a distribution that is not in ``versions`` is not installed.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Facts:
         return all(state is True for state in self._states(condition))
 
     def _states(self, condition: Condition) -> Iterable[bool | None]:
-        """Yield for each part of the condition whether it holds; None if unknown."""
+        """Yield for each part of the condition whether it holds, or None if unknown."""
         if condition.device:
             yield self.device in condition.device if self.device else None
         for requirement in condition.versions:
@@ -79,7 +79,7 @@ class Facts:
             return None
 
     def evidence_of(self, condition: Condition) -> list[str]:
-        """Describe the facts that the condition depends on: versions, variables, lines of files."""
+        """Return descriptions of the facts on which the condition depends: versions, variables, and lines of files."""
         found = [str(place) for place in self._places(condition)]
         versions = [f"{one.name} {self.version(one.name)}" for one in condition.versions]
         found += [" with ".join(versions)] if versions else []
@@ -90,7 +90,7 @@ class Facts:
         return found
 
     def is_certain(self, condition: Condition) -> bool:
-        """Return whether the files request it unconditionally, not only in a branch that an option may switch off."""
+        """Return whether the files meet the condition always, not only in a branch that an option may switch off."""
         places = self._places(condition)
         return not places or not all(place.is_conditional for place in places)
 
@@ -99,7 +99,7 @@ class Facts:
 
 
 def of_names(names: Iterable[str], environ: Mapping[str, str], device: str, reading: Reading | None = None) -> Facts:
-    """Return facts about this process, with the versions of the named distributions and scripts' exported variables."""
+    """Return facts about this process, with the versions of these distributions, and variables that scripts export."""
     exported = {name: value for name, value, _ in reading.environ} if reading is not None else {}
     known = {str(canonicalize_name(name)): probe.distribution_version(name) for name in names}
     versions = {name: version for name, version in known.items() if version is not None}
@@ -107,7 +107,7 @@ def of_names(names: Iterable[str], environ: Mapping[str, str], device: str, read
 
 
 def of_text(text: str) -> Facts:
-    """Return the versions that a log prints."""
+    """Return the facts in a log: the versions that it lists."""
     names = {"pytorch": "torch"}
     found = {str(canonicalize_name(name)): str(version) for name, version in _PRINTED.findall(text)}
     return Facts({names.get(name, name): version for name, version in found.items()})

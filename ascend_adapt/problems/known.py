@@ -12,7 +12,7 @@ from ascend_adapt.runtime.plugin_manager import PluginManager
 
 
 def problems(environ: Mapping[str, str]) -> tuple[list[Problem], list[str]]:
-    """Return the known problems of all plugins, and the errors of plugins and their files.
+    """Return the known problems of all plugins, and errors of plugins and their files.
 
     Raises:
         SettingsError: an ASCEND_ADAPT_* variable is invalid.

@@ -1,4 +1,4 @@
-"""Required literals of a pattern: searching for them first keeps patterns fast on logs of many megabytes."""
+"""Literals that a pattern requires. Searching for them first keeps patterns fast on logs of many megabytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 try:
     from re import _parser as sre  # type: ignore[attr-defined]
-except ImportError:  # Python 3.10
+except ImportError:  # the module's name in Python 3.10
     import sre_parse as sre
 
 _SHORTEST = 4
@@ -18,14 +18,14 @@ _BEFORE, _AFTER = 60, 60
 
 @functools.cache
 def required(pattern: re.Pattern[str]) -> tuple[str, ...]:
-    """Return literals, at least one of which is in every match; () if none is known."""
+    """Return literals of which every match contains at least one, or () if none are known."""
     if pattern.flags & re.IGNORECASE:
         return ()
     return tuple(_of(sre.parse(pattern.pattern, pattern.flags)))
 
 
 def _of(sequence: Iterable[Any]) -> list[str]:
-    """Return the most selective alternatives of a sequence: those whose shortest literal is longest."""
+    """Return the most selective alternatives in a sequence, those whose shortest literal is longest."""
     candidates: list[list[str]] = []
     run = ""
     for operator, argument in sequence:
@@ -48,7 +48,7 @@ def _of(sequence: Iterable[Any]) -> list[str]:
 
 
 def matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of a pattern, searching only 60 lines around its literals."""
+    """Yield the matches of a pattern, searching only within 60 lines of its literals."""
     literals = required(pattern)
     if not literals:
         yield from pattern.finditer(text)

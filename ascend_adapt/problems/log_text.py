@@ -1,4 +1,4 @@
-"""Log parsing: lines without launchers' prefixes, and the frames of tracebacks."""
+"""Log parsing: removes launchers' prefixes from lines, and finds the frames of tracebacks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from ascend_adapt.errors import SettingsError
 
 LARGEST = 32 << 20
-# Colours, cursor movements, titles (OSC), and other control characters, which a terminal would execute.
+# Control sequences, which a terminal would execute: colours, cursor movements, titles (OSC), and others.
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
-# torchrun, accelerate, DeepSpeed's pdsh, Ray, vLLM's engine processes, ascend-run.
+# Prefixes of torchrun, accelerate, DeepSpeed's pdsh, Ray, vLLM's engine processes and ascend-run.
 _PREFIX = re.compile(
     r"^(?:\[(?:rank|default)?\d+\]:? ?|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\) ?|worker-?\d+: ?|rank \d+: ?"
     r"|(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]+:\d+\] ?)+",
@@ -26,7 +26,7 @@ _PACKAGES = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen|/(?:torch|ascend_adapt/\w+|_ray_pkg_\w+)/"
 )
 _INSTALLED = re.compile(r"(?:site|dist)-packages/([\w.-]+?)(?:/|\.py)")
-# The end of our own line about a package that cannot be imported, such as torch_npu without CANN in a job on CPUs.
+# The end of ascend_adapt's line about a package that cannot be imported, such as torch_npu without CANN.
 _HANDLED = "treated as not installed"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Failed|Warning)\b")
 _LONGEST_TRACEBACK = 400
@@ -57,7 +57,7 @@ class Frame:
 
 
 class LogText:
-    """A log without line prefixes; line numbers are unchanged."""
+    """A log without line prefixes, with unchanged line numbers."""
 
     def __init__(self, text: str, first_line: int = 1) -> None:
         self.text = _PREFIX.sub("", _CONTROL.sub("", text.replace("\r\n", "\n")))
@@ -76,11 +76,11 @@ class LogText:
         return low
 
     def number(self, index: int) -> int:
-        """Return the number of a line in the file."""
+        """Return the line number in the file of the line with this index."""
         return self._first_line + index
 
     def shown(self, offset: int, longest: int) -> str:
-        """Return the line at an offset, from the last carriage return (a progress bar) before it, and shortened."""
+        """Return the line at an offset, shortened, and from the last carriage return (of a progress bar) on."""
         line = self.index(offset)
         start = max(self._starts[line], self.text.rfind("\r", 0, offset) + 1)
         text = self.text[offset : self._starts[line + 1] - 1].partition("\r")[0]
@@ -88,22 +88,22 @@ class LogText:
         return (before + text).strip()[:longest]
 
     def around(self, index: int, before: int, after: int) -> str:
-        """Return the lines around one."""
+        """Return the lines around a line."""
         return "\n".join(self.lines[max(0, index - before) : index + after + 1])
 
     def last_exception(self) -> int | None:
-        """Return the index of the line with the last exception of a traceback, or None."""
+        """Return the index of the line with the exception of the last traceback, or None."""
         for index in range(len(self.lines) - 1, -1, -1):
             if _EXCEPTION.match(self.lines[index]) and self.frames(index):
                 return index
         return None
 
     def is_handled(self, index: int) -> bool:
-        """Return whether a line reports a failed import that was handled: the log has no exception."""
+        """Return whether a line reports a failed import that was handled, without an exception."""
         return _HANDLED in self.lines[index] and self.last_exception() is None
 
     def frames(self, index: int) -> list[Frame]:
-        """Return the frames of the traceback that ends at or shortly before a line, outermost first."""
+        """Return the frames of the traceback that ends at a line or shortly before it, outermost first."""
         top = index
         while (
             top > 0 and index - top < _LONGEST_TRACEBACK and "Traceback (most recent call last" not in self.lines[top]
@@ -122,12 +122,12 @@ class LogText:
 
 
 def _decoded(data: bytes, mark: bytes) -> str:
-    """Return the text of a log; ``mark`` is the start of the file, which may have a byte order mark of UTF-16."""
+    """Return the text of a log. ``mark`` is the start of the file, which may be a byte order mark of UTF-16."""
     if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return data.decode("utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be", "replace").lstrip("\ufeff")
     text = data.decode("utf-8-sig", "replace")
     wrong = text.count("\ufffd")
-    # A UTF-8 log may have a few cut characters; read as UTF-8, most of a GB 18030 log's characters are wrong.
+    # A UTF-8 log may have a few cut characters. In a GB 18030 log, most characters would be wrong in UTF-8.
     if wrong > len(text) - len(text.encode("ascii", "ignore")) - wrong:
         with contextlib.suppress(UnicodeDecodeError):
             return data.decode("gb18030")
@@ -135,20 +135,20 @@ def _decoded(data: bytes, mark: bytes) -> str:
 
 
 def read(file: Path, largest: int = LARGEST) -> LogText:
-    """Return a log in UTF-8, UTF-16 or GB 18030; of a large one only the last ``largest`` bytes, by default 32 MiB.
+    """Return the text of a log in UTF-8, UTF-16 or GB 18030, at most its last ``largest`` bytes.
 
     Raises:
         SettingsError: the log cannot be read.
     """
     try:
         with file.open("rb") as opened:
-            # Even, so that no UTF-16 character is cut.
+            # The offset is even, so that no UTF-16 code unit is cut.
             skipped = max(0, file.stat().st_size - largest) & ~1
             start = opened.read(min(1 << 20, skipped))
             first = 1 + start.count(b"\n")
             while skipped and opened.tell() < skipped:
                 first += opened.read(min(1 << 20, skipped - opened.tell())).count(b"\n")
-            data = opened.read(largest)  # bounded: a device or pipe has no size, and may not end
+            data = opened.read(largest)  # bounded, because a device or pipe has no size and may not end
             return LogText(_decoded(data, (start or data)[:2]), first)
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}, expected the log of a job — correct the path") from error

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from ascend_adapt.errors import PluginError
 
 EVIDENCE = ("report", "maintainer", "source", "cpu", "emulated", "cuda", "hardware")
-"""Evidence for a cause: a user's report, a maintainer's answer, upstream's source, or a reproduction."""
+"""Kinds of evidence for a cause: a user's report, a maintainer's answer, upstream's source, or a reproduction."""
 
 _REQUIRED = ("name", "cause", "do", "until", "source", "evidence")
 _OPTIONAL = ("symptom", "near", "when", "general", "must_fix", "example", "healthy")
@@ -23,19 +23,20 @@ _READS = ("import", "after", "call", "with", "without", "setting")
 
 @dataclass(frozen=True)
 class Condition:
-    """Facts that must hold together.
+    """A condition: facts that must all hold.
 
     Attributes:
-        device: device kinds of the job.
+        device: device kinds of the job, any of which meets the condition.
         versions: installed distributions and their versions.
         missing: distributions that are not installed.
-        environ: variables that are set, and what their values match.
-        unset: variables that are not set, or empty.
+        environ: variables that are set, with the pattern that each value matches.
+        unset: variables that are not set or are empty.
         imports: a module that the user's files import.
-        after: a module that the same file has imported before ``imports``.
-        calls: a function that they call, by its full name; ``with_`` and ``without`` are keywords of that call, with
-            what their values match, and keywords that it lacks.
-        settings: options of their configuration, arguments or command lines, and what the values match.
+        after: a module that the same file imports before ``imports``.
+        calls: the full name of a function that the files call. ``with_`` has keywords of that call, with the pattern
+            that each value matches; ``without`` has keywords that the call lacks.
+        settings: options in the files' configuration, arguments or command lines, with the pattern that each value
+            matches.
     """
 
     device: tuple[str, ...] = ()
@@ -52,12 +53,12 @@ class Condition:
 
     @property
     def distributions(self) -> tuple[str, ...]:
-        """Distributions whose versions the condition depends on."""
+        """The distributions on whose versions the condition depends."""
         return (*(one.name for one in self.versions), *self.missing)
 
     @property
     def reads_files(self) -> bool:
-        """Whether the condition depends on the user's own files."""
+        """Whether the condition depends on the user's files."""
         return bool(self.imports or self.calls or self.settings)
 
 
@@ -66,18 +67,18 @@ class Problem:
     """A known problem.
 
     Attributes:
-        symptom: patterns, one of which a log shows.
-        near: pattern close to the symptom, such as a frame of its traceback.
-        when: without a symptom, the condition that predicts it; with one, a condition that must not be known to be
-        false.
-        cause: one sentence; ``{name}`` is a named group of the patterns.
+        symptom: patterns, at least one of which matches the log.
+        near: a pattern that matches close to the symptom, such as in a frame of its traceback.
+        when: without a symptom, the condition that predicts the problem; with a symptom, a condition that must not be
+            known to be false.
+        cause: one sentence, in which ``{name}`` stands for a named group of the patterns.
         do: the next step.
-        until: the release that fixes it.
+        until: the release that fixes the problem.
         source: addresses of reports or documentation.
-        evidence: the source of the cause.
+        evidence: the kind of evidence for the cause.
         general: reported only if no specific problem explains the same lines.
-        must_fix: whether the job fails or computes something other than what was requested.
-        example: a text or facts that it matches; ``healthy``: similar ones that it must not match.
+        must_fix: whether the job fails, or computes something other than requested.
+        example: a text or facts that the problem matches; ``healthy`` has similar ones that it must not match.
     """
 
     name: str
@@ -99,7 +100,7 @@ def read(file: Path) -> list[Problem]:
     """Return the problems that a YAML file declares.
 
     Raises:
-        PluginError: the file cannot be read, or a declaration is invalid; lists all faults.
+        PluginError: the file cannot be read, or declarations are invalid; the message lists all faults.
     """
     try:
         data = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

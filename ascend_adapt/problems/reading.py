@@ -1,4 +1,4 @@
-"""Static analysis of a user's files: imports, calls and settings of scripts and configurations; nothing is run."""
+"""Static analysis of a user's files: finds imports, calls and settings in scripts and configurations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ascend_adapt.problems.problem import Condition
 
 _LARGEST = 4 << 20
-# A command line in a shell script: --name value, --name=value, or name.of.option=value as in hydra.
+# Options of a command line in a shell script: --name value, --name=value, or name.of.option=value as in hydra.
 _FLAG = re.compile(r"--([\w.-]+)(?:[=\s]+(?!-)([^\s\\'\"]+|'[^']*'|\"[^\"]*\"))?")
 _HYDRA = re.compile(r"(?<![\w-])\+{0,2}((?:\w+\.)+\w+)=([^\s\\]+)")
 _WORD = re.compile(r"\w+")
@@ -28,7 +28,7 @@ _EXPORT = re.compile(r"(?m)(?:^|[\s;])(?:export\s+)?([A-Z][A-Z0-9_]{3,})=([^\s;\
 
 @dataclass(frozen=True)
 class Place:
-    """One request in a file, and its line; ``is_conditional``: in a branch that an option may switch off."""
+    """One request in a file, and its line. ``is_conditional``: it is in a branch that an option may switch off."""
 
     file: str
     line: int
@@ -40,12 +40,12 @@ class Place:
 
 
 Setting = tuple[str, str, Place]
-"""A name, its value, and where it is set."""
+"""A setting: its name, its value, and where it is set."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function call; ``arguments`` are those with literal values, positional ones by index."""
+    """A function call. ``arguments`` has the arguments with literal values; positional arguments are keyed by index."""
 
     name: str
     arguments: Mapping[str, str]
@@ -54,7 +54,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Reading:
-    """What files request: imported modules, calls, settings, and variables that a script exports."""
+    """The requests of files: imported modules, calls, settings, and variables that scripts export."""
 
     imports: tuple[tuple[str, Place], ...] = ()
     calls: tuple[Call, ...] = ()
@@ -62,7 +62,7 @@ class Reading:
     environ: tuple[Setting, ...] = ()
 
     def places(self, condition: Condition) -> list[Place]:
-        """Return the places that meet the conditions on files; none if any condition is not met."""
+        """Return the places that meet the condition's parts about files, or nothing if any part is not met."""
         found: list[list[Place]] = []
         if condition.imports:
             found.append(
@@ -83,7 +83,7 @@ class Reading:
         return list({str(place): place for places in found for place in places}.values())
 
     def _is_late(self, condition: Condition, place: Place) -> bool:
-        """Return whether the same file has imported ``condition.after`` before."""
+        """Return whether the same file imports ``condition.after`` before this place."""
         return condition.after is None or any(
             condition.after.fullmatch(name) and other.file == place.file and other.line < place.line
             for name, other in self.imports
@@ -111,14 +111,14 @@ def read(file: Path) -> Reading:
     """Parse a file as Python, JSON or YAML by its suffix, and any other as a shell script.
 
     Raises:
-        SettingsError: it cannot be read, is larger than 4 MiB, or is not valid in its format.
+        SettingsError: the file cannot be read, is larger than 4 MiB, or is not valid in its format.
     """
     try:
         with file.open("rb") as stream:
             data = stream.read(_LARGEST + 1)
         if len(data) > _LARGEST:
             raise SettingsError(f"{file}: is larger than 4 MiB, expected a script or configuration — pass another file")
-        # As Python does: a byte order mark, or a coding line.
+        # Decoded as Python does, by a byte order mark or coding line.
         encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0] if file.suffix == ".py" else "utf-8"
         text = data.decode(encoding)
     except SyntaxError as error:
@@ -130,7 +130,7 @@ def read(file: Path) -> Reading:
 
 
 def read_command(words: Sequence[str]) -> Reading:
-    """Parse the options and assignments of a command line, without the files that it names."""
+    """Parse the options and assignments of a command line, but not the files that it names."""
     return _shell("command line", shlex.join(words))
 
 
@@ -206,7 +206,7 @@ def _python(file: str, text: str) -> Reading:
 
 
 def _is_main(node: ast.If | ast.IfExp) -> bool:
-    """Return whether it is ``if __name__ == "__main__"``."""
+    """Return whether a statement is ``if __name__ == "__main__"``."""
     return any(isinstance(inner, ast.Name) and inner.id == "__name__" for inner in ast.walk(node.test))
 
 
@@ -224,7 +224,7 @@ def _key(target: ast.AST) -> str:
 
 
 def _dotted(node: ast.AST, names: dict[str, str]) -> str:
-    """Return the full name of a function; a method of an expression is named ``.method``."""
+    """Return the full name of a function. A method of an expression is named ``.method``."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -280,7 +280,7 @@ def _lines_of_words(text: str) -> dict[str, int]:
 
 
 def _flat(file: str, lines: Mapping[str, int], data: Any, above: tuple[str, ...] = ()) -> Iterator[Setting]:
-    """Yield each leaf by its last key, and by its path with dots."""
+    """Yield each leaf twice: by its last key, and by its path with dots."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from _flat(file, lines, value, (*above, str(key)))

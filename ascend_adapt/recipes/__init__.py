@@ -1,1 +1,1 @@
-"""Recipes: the configuration of GPT-NeoX, Megatron or OneFlow-GPT, translated into one TrainConfig."""
+"""Recipes: translate a configuration of GPT-NeoX, Megatron, OneFlow-GPT or GLM into a TrainConfig."""

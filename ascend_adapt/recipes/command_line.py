@@ -36,13 +36,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
-    """Return the options of this package, and the remaining arguments, which are the dialect's."""
+    """Return the options of this package, and the remaining arguments, which belong to the dialect."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--upstream-version", "--upstream-line", dest="upstream_version")
     parser.add_argument("--log-format", choices=extensions.names(LOG_FORMATS, "megatron"))
     parser.add_argument("--vocab-size", "--vocab_size", type=int)
     parser.add_argument("--exit-interval", "--exit_interval", type=int)
-    # From Megatron-core, here for every dialect. Resuming a run may add them, so they must not choose its version.
+    # Megatron-core's options, accepted for every dialect. They may be added to resume a run, so they must not determine
+    # its version.
     for name in ("no-check-for-nan-in-loss-and-grad", *SCHEDULE_OPTIONS):
         spellings = (f"--{one}" for one in (name, name.replace("_", "-"), name.replace("-", "_")))
         parser.add_argument(*dict.fromkeys(spellings), action="store_true")
@@ -59,10 +60,10 @@ def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
 
 
 def resume_schedule(own: OwnOptions, options: Options, default: str = "match") -> str:
-    """Return which schedule a resumed run has, one of RESUME_SCHEDULES; older upstreams name the options after lr.
+    """Return which schedule a resumed run uses, one of RESUME_SCHEDULES; option names of older upstreams contain "lr".
 
     Raises:
-        ConfigError: both are given.
+        ConfigError: both options are given.
     """
     override = own.override_opt_param_scheduler or options("override_lr_scheduler", False)
     checkpoint = own.use_checkpoint_opt_param_scheduler or options("use_checkpoint_lr_scheduler", False)
@@ -74,10 +75,10 @@ def resume_schedule(own: OwnOptions, options: Options, default: str = "match") -
 def parse(
     dialect: str, argv: Sequence[str], versions: Sequence[str], asked: str | None
 ) -> tuple[Version, dict[str, Any], list[str]]:
-    """Return the version that ``argv`` is written for, its values by argparse dest, and problems.
+    """Return the version that ``argv`` is written for, its values by argparse dest, and a list of problems.
 
-    Dashes and underscores are equal in the names of options. A problem is an unknown option, a value of the
-    wrong type, or an argument that belongs to no option.
+    Dashes and underscores are equivalent in option names. A problem is an unknown option, a value of the wrong type, or
+    an argument that belongs to no option.
 
     Raises:
         ConfigError: ``asked`` names no version.
@@ -100,7 +101,7 @@ def parse(
 
 
 def _parsed(name: str, facts: Mapping[str, Any], values: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the value of an option with ``values``, and what is wrong with them."""
+    """Parse the ``values`` of an option; return the result by dest, and a list of problems."""
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     if facts["action"] in ("true", "false"):
         parser.add_argument(name, dest=facts["dest"], action=f"store_{facts['action']}")

@@ -1,4 +1,4 @@
-"""DeepSpeed configuration, or a dialect's copy of parts of it, as far as it affects training."""
+"""DeepSpeed configuration, or a dialect's copy of parts of it, limited to the keys that affect training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ZERO_REFUSED = """
     zero_quantized_nontrainable_weights zero_quantized_weights zeropp_loco_param"""
 
 # Keys of each section, in DeepSpeed 0.4 to 0.19 and in GPT-NeoX's files: those that are read, those without effect on
-# the numbers of a step, and those that may be present if they are switched off.
+# the numbers of a step, and those that may be present if they are disabled.
 _SECTIONS = {
     "zero_optimization": f"""
         stage cpu_offload cpu_offload_param cpu_offload_params offload_optimizer offload_param
@@ -50,7 +50,7 @@ _SECTIONS = {
         enabled auto_cast bf16 check_grad_overflow hysteresis immediate_grad_update initial_scale_power loss_scale
         loss_scale_window min_loss_scale bf16_master_weights_and_grads bf16_optimizer_states""",
 }
-# As a string, "false" would be true.
+# The string "false" would be truthy.
 _FLAGS = ("enabled", "cpu_offload", "cpu_offload_param", "cpu_offload_params")
 _OF_16_BITS_REFUSED = """
     consecutive_hysteresis fp16_master_weights_and_grads bf16_master_weights_and_grads bf16_optimizer_states"""
@@ -60,7 +60,7 @@ def read_file(path: str) -> dict[str, Any]:
     """Return the content of a DeepSpeed JSON file.
 
     Raises:
-        ConfigError: it cannot be read, is not JSON, or has a key that is unknown or not supported.
+        ConfigError: the file cannot be read, is not JSON, or has a key that is unknown or not supported.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -84,8 +84,8 @@ def check(content: Mapping[str, Any], where: str) -> None:
     for name, value in content.items():
         if name in refused and is_on(value):
             raise ConfigError(
-                f"{where}: {name} is switched on, and the native trainer does not support it — leave it out, or run "
-                "DeepSpeed itself"
+                f"{where}: {name} is enabled, but the native trainer does not support it — omit it, or run DeepSpeed "
+                "itself"
             )
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
@@ -99,7 +99,7 @@ def section(name: str, content: Any) -> Mapping[str, Any]:
     """Return ``zero_optimization``, ``fp16`` or ``bf16`` with its keys checked; a missing section is empty.
 
     Raises:
-        ConfigError: it is not a section, or has a key that is unknown or enables a feature that is not supported.
+        ConfigError: the section is not an object, or a key is unknown or enables a feature that is not supported.
     """
     if content is None:
         return {}
@@ -116,29 +116,29 @@ def section(name: str, content: Any) -> Mapping[str, Any]:
             raise ConfigError(f"{name}.{one}: {value!r}, expected true or false — correct it")
         if one == "type" and value not in ("fp16", "bfloat16", None):
             raise ConfigError(f"{name}.type: {value!r}, expected 'fp16' or 'bfloat16' — choose one of them")
-        # Sizes are switched off by 1 or -1, and True == 1.
+        # A size of 1 or -1 disables a feature, and True == 1.
         if one in refused and (value is True or value not in (None, False, 1, -1)):
             raise ConfigError(
-                f"{name}.{one}: {value!r}, and the native trainer does not support it — leave it out, or run "
-                "DeepSpeed itself"
+                f"{name}.{one}: {value!r}, but the native trainer does not support it — omit it, or run DeepSpeed "
+                "itself"
             )
     return content
 
 
 def without_effect() -> list[str]:
-    """Return the keys that have no effect on a step, or may be present if they are switched off."""
+    """Return the keys that have no effect on a step, or may be present if they are disabled."""
     return [*_IGNORED.split(), *_REFUSED.split()]
 
 
 def is_on(value: Any) -> bool:
-    """Return whether a section or a flag is switched on."""
+    """Return whether a section or a flag is enabled."""
     if isinstance(value, Mapping):
         return bool(value.get("enabled", bool(value)))
     return bool(value)
 
 
 def zero_stage(content: Mapping[str, Any] | None) -> tuple[int, bool]:
-    """ZeRO stage, and whether optimizer states or parameters are offloaded to host memory; here both go together.
+    """ZeRO stage, and whether optimizer states or parameters are offloaded; this trainer offloads both or neither.
 
     Raises:
         ConfigError: the stage is unknown, or a feature is not supported.

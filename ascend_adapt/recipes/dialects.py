@@ -1,6 +1,6 @@
 """Dialects of the native trainer.
 
-A dialect is an entry point of the group ``ascend_adapt.dialects``, the built-in ones too: a function that takes the
+Each dialect, built-in or not, is an entry point in the group ``ascend_adapt.dialects``: a function that takes the
 arguments and returns a ``Recipe``.
 """
 

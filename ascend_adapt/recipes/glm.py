@@ -1,4 +1,4 @@
-"""Recipe of GLM: the command line of pretrain_glm.py and finetune_glm.py, or its shell files, into a TrainConfig.
+"""Recipe of GLM: translates options of pretrain_glm.py and finetune_glm.py, or shell files, into a TrainConfig.
 
 Source of the derivations: THUDM/GLM@4f61ed72 arguments.py, configure_data.py, train_utils.py, pretrain_glm.py and
 finetune_glm.py.
@@ -46,7 +46,7 @@ _STD = 0.02
 def read(argv: Sequence[str]) -> Recipe:
     """Return the recipe of GLM's arguments, which may begin with its shell files.
 
-    ``--pipeline-model-parallel-size`` and ``--token-cache`` are this package's own.
+    ``--pipeline-model-parallel-size`` and ``--token-cache`` are options of this package, not of GLM.
 
     Raises:
         ConfigError: an argument is unknown or invalid.
@@ -134,7 +134,8 @@ def _check_kind(options: Options) -> None:
     kind = options("tokenizer_type")
     if kind != "GPT2BPETokenizer":
         raise ConfigError(
-            f"--tokenizer-type: {kind}, expected GPT2BPETokenizer — the native trainer has no other of GLM's"
+            f"--tokenizer-type: {kind}, expected GPT2BPETokenizer — the native trainer supports no other tokenizer of "
+            "GLM"
         )
     if options("finetune") and options("task"):
         if not options("cloze_eval"):
@@ -146,7 +147,7 @@ def _check_kind(options: Options) -> None:
 
 
 def _deepspeed(options: Options) -> dict[str, Any]:
-    """Return the DeepSpeed file, empty without --deepspeed."""
+    """Return the content of the DeepSpeed file; empty without --deepspeed."""
     path = options("deepspeed_config")
     if not options("deepspeed"):
         if path is not None:
@@ -158,7 +159,8 @@ def _deepspeed(options: Options) -> dict[str, Any]:
     optimizer = content.get("optimizer")
     if not isinstance(optimizer, dict) or str(optimizer.get("type")).lower() not in ("adam", "adamw"):
         raise ConfigError(
-            f"deepspeed_config {path!r}: optimizer {optimizer!r}, expected type Adam — GLM reads it from this file"
+            f"deepspeed_config {path!r}: optimizer {optimizer!r}, expected type Adam — GLM reads the optimizer from "
+            "this file"
         )
     if not isinstance(optimizer.get("params", {}), dict):
         raise ConfigError(f"deepspeed_config {path!r}: optimizer.params is not an object — correct it")
@@ -192,7 +194,7 @@ def _parallel(options: Options, world_size: int, file: dict[str, Any], stages: s
 
 
 def _batch(options: Options, parallel: Parallel, file: dict[str, Any]) -> Batch:
-    # If the file sets no accumulation, there is none, whatever the command line says.
+    # If the file sets no accumulation, there is none, even if the command line sets it.
     micro = file.get("train_micro_batch_size_per_gpu", options("batch_size"))
     accumulation = file.get("gradient_accumulation_steps", 1) if file else options("gradient_accumulation_steps")
     for name, value in (("batch size", micro), ("gradient accumulation", accumulation)):
@@ -211,7 +213,7 @@ def _model(options: Options, vocabulary: GlmVocabulary, parallel: Parallel) -> M
     weights = Init(std=_STD)
     return Model(
         vocab_size=ids,
-        # Not a multiple of the model-parallel size as well, unlike Megatron's.
+        # Unlike Megatron's, it need not be a multiple of the model-parallel size.
         padded_vocab_size=padded(ids, options("make_vocab_size_divisible_by"), 1),
         hidden_size=hidden,
         num_layers=layers,
@@ -239,7 +241,9 @@ def _iterations(options: Options, cloze: Cloze | None, batch: Batch, parallel: P
 
 def _optimizer(options: Options, file: dict[str, Any]) -> OptimizerConfig:
     if options("optimizer") != "adam":
-        raise ConfigError(f"--optimizer: {options('optimizer')!r}, expected adam — the native trainer has no other")
+        raise ConfigError(
+            f"--optimizer: {options('optimizer')!r}, expected adam — the native trainer supports no other"
+        )
     given = (options("adam_beta1"), options("adam_beta2"), options("adam_eps"))
     decay, clip = options("weight_decay"), options("clip_grad")
     if not file:
@@ -322,7 +326,7 @@ def _checkpoint(
         load=load if load is not None or cloze is None else pretrained,
         interval=interval,
         at_end=cloze is None,
-        # In a finetuning run, --finetune is about the initial weights.
+        # In a finetuning run, --finetune only concerns the initial weights.
         finetune=options("finetune") if cloze is None else load is None,
         load_optimizer=not options("no_load_optim"),
         load_rng=not options("no_load_rng"),

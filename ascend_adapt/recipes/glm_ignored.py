@@ -8,7 +8,7 @@ IGNORED = {
         fp32_embedding fp32_layernorm fp32_tokentypes""",
     "token files are mapped into memory, and every rank samples from all of them": """
         half_lazy_loader loader_scatter no_lazy_loader""",
-    "a resumed run always continues with the samples that follow": "resume_dataloader",
+    "a resumed run always continues with the next samples": "resume_dataloader",
     "evaluation in pretraining uses the batch size and length of training": """
         eval_max_preds_per_seq eval_text_key max_preds_per_seq""",
     "upstream itself does not read it for blank infilling and cloze tasks": """
@@ -22,7 +22,7 @@ IGNORED = {
         num_prompt_tokens prompt_init multi_batch_size multi_seq_length tune_prefix_layers wsc_negative""",
     "a native run never deletes results": "overwrite",
     "checkpoints have one format": "no_deepspeed_load",
-    "the recipe has no BERT or sentencepiece, whose files these name": "cache_dir",
+    "it names files of BERT or sentencepiece, which the recipe does not support": "cache_dir",
 }
 IN_PRETRAINING = {
     "it only affects finetuning tasks": """

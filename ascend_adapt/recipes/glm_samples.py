@@ -1,4 +1,4 @@
-"""Samples of GLM's recipe: vocabulary, training texts with blanks, and the examples of a task.
+"""Data of GLM's recipe: vocabulary, training texts with blanks, and the examples of a task.
 
 Source of the derivations: THUDM/GLM@4f61ed72 arguments.py, configure_data.py and finetune_glm.py.
 """
@@ -13,7 +13,7 @@ from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes.options import Options
 
 LANGUAGE_MODELS = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "lid.176.bin")
-"""Where GLM expects fastText's language identification model, and where its guide puts it."""
+"""Paths of fastText's language identification model: where GLM expects it, and where its guide puts it."""
 _VOCABULARY = Path(".pytorch_pretrained_bert")
 
 
@@ -36,7 +36,7 @@ def vocabulary(options: Options) -> GlmVocabulary:
 
 
 def data(options: Options, vocabulary: GlmVocabulary, cloze: Cloze | None, cache: str | None) -> Data:
-    """Training texts, and how blanks are chosen in them; raises ConfigError."""
+    """Training texts, and how blanks in them are chosen; raises ConfigError."""
     length = options.size("seq_length")
     if cloze is not None:
         return Data(train=(), seq_length=length, split="1", seed=options("seed"), num_workers=0)
@@ -96,7 +96,7 @@ def _language_model() -> str:
 
 
 def cloze(options: Options, vocabulary: GlmVocabulary, batch: Batch) -> Cloze:
-    """Examples of the task that is finetuned on; raises ConfigError."""
+    """Examples of the finetuning task; raises ConfigError."""
     task, folder = options("task").lower(), options.required("data_dir")
     if options("multi_token") and task not in MULTI_TOKEN:
         raise ConfigError(f"--multi-token: with {task}, whose answers are single tokens — leave it out")

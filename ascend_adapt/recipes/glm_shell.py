@@ -1,11 +1,11 @@
-"""GLM's shell files: the command that its scripts start, without starting it.
+"""GLM's shell files: read the command that its scripts would start, without starting it.
 
     scripts/ds_pretrain_nvidia.sh config/ds_block_10B.sh
     scripts/ds_finetune_superglue.sh config_tasks/model_blocklm_10B.sh config_tasks/task_copa.sh
     config/ds_block_10B.sh
 
-bash runs the script with functions in place of the launchers, which record their arguments. A configuration alone is
-sourced, and its variables are read as the scripts read them.
+bash runs the script with functions in place of the launchers, which record their arguments. A configuration file
+without a script is sourced, and its variables are read as the scripts read them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ for name in $VARIABLES; do printf '%s\\0' "${!name}"; done > "$RECORDED"
 
 @dataclass(frozen=True)
 class Started:
-    """The command that a script starts: the options of GLM's program, and the launcher's relevant ones."""
+    """The command that a script starts: the options of GLM's program, and the relevant options of the launcher."""
 
     words: tuple[str, ...]
     ranks_per_node: int | None = None
@@ -128,6 +128,6 @@ def _run(script: str, files: Sequence[str]) -> list[str]:
                 f"{files[0]}: bash cannot run it ({one_line(error)}) — give its options on the command line"
             ) from error
         if not recorded.exists():
-            why = ended.stderr.strip().splitlines()[-1:] or ["it starts nothing"]
+            why = ended.stderr.strip().splitlines()[-1:] or ["starts no program"]
             raise ConfigError(f"{files[0]}: {why[0]}, expected GLM's script or configuration — correct it")
         return recorded.read_text(encoding="utf-8").split("\0")[:-1]

@@ -1,4 +1,4 @@
-"""Recipe of Megatron-LM and the Megatron-DeepSpeed forks: their command line into a TrainConfig.
+"""Recipe of Megatron-LM and the Megatron-DeepSpeed forks: translates their command line into a TrainConfig.
 
 Sources of the derivations: Megatron-LM@v2.5 and bigscience Megatron-DeepSpeed@8387ae17 megatron/arguments.py,
 Megatron-LM@core_v0.9.0 megatron/training/arguments.py (validate_args, core_transformer_config_from_args).
@@ -34,7 +34,7 @@ from ascend_adapt.recipes.parallel_sizes import check_ranks, tensor_and_pipeline
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
-# In order of preference: the first version that knows every given option is used. The guides' own fork is first.
+# In order of preference: the first version that has every given option is used. The fork of the guides comes first.
 VERSIONS = ("bigscience", "v2.5", "core_v0.9.0", "newest", "deepspeed")
 
 _ORDER = {"bigscience": "bigscience", "v2.5": "megatron-v2", "deepspeed": "megatron-v2"}
@@ -174,7 +174,7 @@ def _recompute(options: Options) -> tuple[str, int]:
     granularity = options("recompute_granularity")
     if options("recompute_activations", False):
         granularity = "selective"
-    # "block" recomputes only some of the layers, which changes memory and time alone.
+    # "block" recomputes only some of the layers, which only changes memory and time.
     method, layers = options("recompute_method"), options("recompute_num_layers", 1)
     return granularity or "none", layers if method == "uniform" else 1
 
@@ -196,7 +196,9 @@ def _batch(options: Options, parallel: Parallel, deepspeed: dict[str, Any]) -> B
     rampup = options("rampup_batch_size")
     if rampup is not None:
         if len(rampup) != 3:
-            raise ConfigError(f"--rampup-batch-size: {rampup}, expected first size, increment, samples — give three")
+            raise ConfigError(
+                f"--rampup-batch-size: {rampup}, expected first size, increment and samples — give three numbers"
+            )
         batch = replace(batch, rampup=(int(rampup[0]), int(rampup[1]), int(rampup[2])))
         check_rampup(batch, parallel.data)
     return batch
@@ -207,7 +209,10 @@ def _length(options: Options) -> tuple[int | None, int | None]:
     if (iterations is None) == (samples is None):
         raise ConfigError("--train-iters, --train-samples: expected one of the two — give one")
     if iterations is not None and options("rampup_batch_size") is not None:
-        raise ConfigError("--rampup-batch-size: with --train-iters, expected --train-samples — count in samples")
+        raise ConfigError(
+            "--rampup-batch-size: given with --train-iters, expected --train-samples — give the length of the run in "
+            "samples"
+        )
     return iterations, samples
 
 
@@ -294,7 +299,8 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
     together = tuple(_words(options("data_path")))
     if bool(together) == bool(train):
         raise ConfigError(
-            "--data-path: expected it, or paths for train, valid and test, not both — give one of the two"
+            "--data-path, --train-data-path: expected exactly one of them — give --data-path, or paths for train, "
+            "valid and test"
         )
     name = options.version.name
     return Data(

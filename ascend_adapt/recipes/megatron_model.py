@@ -16,10 +16,10 @@ from ascend_adapt.recipes.vocabulary import Vocabulary
 
 
 def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> Model:
-    """Return the model of a command line.
+    """Return the model that a command line describes.
 
     Raises:
-        ConfigError: sizes do not fit each other, or a kind is not supported.
+        ConfigError: sizes are inconsistent, or the model uses something that is not supported.
     """
     hidden, heads, layers = (options.size(name) for name in ("hidden_size", "num_attention_heads", "num_layers"))
     if options("kv_channels") is None and hidden % heads:
@@ -73,7 +73,7 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel) -> 
 
 
 def _is_tanh(options: Options, bias: bool) -> bool:
-    """Return whether GELU is the tanh approximation; the GELU that is fused with the bias is.
+    """Return whether GELU is the tanh approximation, as the GELU fused with the bias always is.
 
     --onnx-safe requests the exact one, but overrides the fusion only in deepspeedai's fork. Megatron-core reads neither
     it nor --openai-gelu. Sources: ParallelMLP of Megatron-LM@v2.5, bigscience Megatron-DeepSpeed@8387ae17 and

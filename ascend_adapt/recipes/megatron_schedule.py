@@ -12,7 +12,7 @@ from ascend_adapt.recipes.options import Options
 
 
 def read_schedule(options: Options, batch: Batch, iterations: int, samples: int | None) -> Schedule:
-    """Return the schedule of a run of ``iterations``; it counts samples if ``samples`` is given.
+    """Return the schedule of a run of ``iterations`` iterations; it counts samples if ``samples`` is given.
 
     Raises:
         ConfigError: a length is in the other unit, or the length or an end point of a decay is missing.
@@ -40,7 +40,8 @@ def read_schedule(options: Options, batch: Batch, iterations: int, samples: int 
         warmup = fraction * decay
     if options("lr_decay_style") == "WSD" and not wsd:
         raise ConfigError(
-            "--lr-decay-style: WSD without the length of its decay — give --lr-wsd-decay-iters or -samples"
+            "--lr-decay-style: WSD without the length of its decay — give --lr-wsd-decay-iters or "
+            "--lr-wsd-decay-samples"
         )
     _check_weight_decays(options)
     return Schedule(

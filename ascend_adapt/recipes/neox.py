@@ -1,4 +1,4 @@
-"""Recipe of GPT-NeoX: configuration files of v2.0 and of the newest version into a TrainConfig.
+"""Recipe of GPT-NeoX: translates configuration files of v2.0 and the newest version into a TrainConfig.
 
 Sources of the derivations: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/neox_arguments/arguments.py
 (calculate_derived), megatron/training.py (optimizer, schedule).
@@ -32,14 +32,13 @@ from ascend_adapt.recipes.parallel_sizes import check_ranks
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
-# In order of preference: the first version that knows every given key is used. The guides' own version is first.
+# In order of preference: the first version that has every given key is used. The version of the guides comes first.
 VERSIONS = ("v2.0", "newest")
 
 # Switches that the guides' Ascend fork adds to v2.0.
 _OF_A_FORK = ("async_tensor_model_parallel_allreduce", "use_triangle_attn")
 
 
-# "optimizer" without one: OPT_PARAMS_DEFAULTS of upstream.
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} — pass one or more YAML files, as for deepy.py")
@@ -75,10 +74,10 @@ def read(argv: Sequence[str]) -> Recipe:
 
 
 def read_options(values: Mapping[str, Any], asked: str | None) -> Options:
-    """Return the options that configuration files give; ``asked`` names the version of upstream.
+    """Return the options that configuration files set; ``asked`` names the version of upstream.
 
     Raises:
-        ConfigError: keys that are unknown, or of another type.
+        ConfigError: a key is unknown, or its value has the wrong type.
     """
     known = {name: value for name, value in values.items() if name not in _OF_A_FORK}
     version, given, problems, _ = _given(known, asked)
@@ -88,7 +87,7 @@ def read_options(values: Mapping[str, Any], asked: str | None) -> Options:
 
 
 def _given(values: Mapping[str, Any], asked: str | None) -> tuple[Version, dict[str, Any], list[str], list[str]]:
-    """Return the version that fits, the values of its options, problems, and notes."""
+    """Return the version that has the given keys, the values of its options, problems, and notes."""
 
     def accepts(version: Version, name: str) -> bool:
         return not _converted(version, name, values[name])[1]
@@ -105,7 +104,7 @@ def _given(values: Mapping[str, Any], asked: str | None) -> tuple[Version, dict[
 
 
 def _converted(version: Version, name: str, value: Any) -> tuple[Any, list[str], list[str]]:
-    """Return the value as the version has it, its problems, and notes."""
+    """Convert a value to its type in this version; return it with problems and notes."""
     notes: list[str] = []
     try:
         return (
@@ -118,16 +117,18 @@ def _converted(version: Version, name: str, value: Any) -> tuple[Any, list[str],
 
 
 def _hosts(options: Options, stated: bool, notes: list[str]) -> dict[str, Any]:
-    """Return the keys about hosts and ranks; ``stated``: the hostfile is named on the command line."""
+    """Return the keys about hosts and ranks; ``stated``: whether the command line names the hostfile."""
     nodes = options("num_nodes")
     nodes = nodes if nodes and nodes > 0 else None
     hosts = {name: options(name) for name in ("hostfile", "include", "exclude")}
     # fetch_hostfile of DeepSpeed's launcher does the same; configs/125M.yml has "/mock_path".
     if hosts["hostfile"] and not stated and not os.path.isfile(hosts["hostfile"]):
-        notes.append(f"hostfile: {hosts['hostfile']} of the configuration does not exist, so only this host is used")
+        notes.append(
+            f"hostfile: {hosts['hostfile']} named by the configuration does not exist, so only this host is used"
+        )
         hosts["hostfile"] = None
     total, each = options("global_num_gpus"), options("num_gpus")
-    # With a hostfile, its slots decide.
+    # With a hostfile, its slots determine the number of ranks.
     if each is None and total is not None and not hosts["hostfile"]:
         if total % (nodes or 1):
             raise ConfigError(f"global_num_gpus: {total}, expected a multiple of {nodes} num_nodes — change one")
@@ -195,7 +196,7 @@ def _config(options: Options, own: OwnOptions, version: Version, world_size: int
 
 
 def _batch(options: Options, parallel: Parallel) -> Batch:
-    # 1 is only upstream's default, if a batch size contradicts it.
+    # Without the key, accumulation follows from the batch sizes: upstream's default of 1 may contradict them.
     accumulation = options("gradient_accumulation_steps") if options.is_given("gradient_accumulation_steps") else None
     return resolve_batch(
         parallel.data, options("train_batch_size"), options("train_micro_batch_size_per_gpu"), accumulation
@@ -212,7 +213,7 @@ def _check_extra(options: Options) -> None:
     deepspeed_json.check(extra, "deepspeed_extra_args")
     meant = sorted(set(extra) - set(deepspeed_json.without_effect()))
     if meant:
-        raise ConfigError(f"deepspeed_extra_args: {', '.join(meant)}, expected as top-level keys — move them")
+        raise ConfigError(f"deepspeed_extra_args: {', '.join(meant)}, expected these as top-level keys — move them")
 
 
 def _parallel(options: Options, world_size: int) -> Parallel:
@@ -221,7 +222,8 @@ def _parallel(options: Options, world_size: int) -> Parallel:
     method = options("pipe_partition_method")
     if pipeline > 1 and not method.startswith("type:transformer"):
         raise ConfigError(
-            f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — stages are split by layers"
+            f"pipe_partition_method: {method!r}, expected 'type:transformer|mlp' — correct it; the native trainer "
+            "splits stages only by layers"
         )
     stage, offload = deepspeed_json.zero_stage(options("zero_optimization"))
     return Parallel(

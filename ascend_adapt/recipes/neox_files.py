@@ -30,7 +30,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         name = loader.construct_object(key)
         name = name.replace("-", "_") if isinstance(name, str) else name
         if name in seen:
-            raise ConfigError(f"{name}: is given twice, again on line {key.start_mark.line + 1} — leave one of them")
+            raise ConfigError(f"{name}: is given twice, again on line {key.start_mark.line + 1} — remove one of them")
         seen.add(name)
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
@@ -70,10 +70,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str, where: str) -> Any:
-    """Return the value of a piece of YAML.
+    """Parse YAML text and return its value.
 
     Raises:
-        ConfigError: it is not valid YAML, or has a key twice.
+        ConfigError: the text is not valid YAML, or has a key twice.
     """
     try:
         return bounded_yaml.load(text, _Loader)
@@ -103,7 +103,7 @@ def converted(name: str, value: Any, kind: str, notes: list[str]) -> Any:
     if isinstance(value, bool) and "bool" in kinds:
         return value
     if isinstance(value, str) and kinds & {"int", "float"}:
-        value = _number(name, value, kind)  # YAML 1.1 reads 1e-5 as text
+        value = _number(name, value, kind)  # YAML 1.1 reads 1e-5 as a string
     fits = {
         "int": isinstance(value, int) or (isinstance(value, float) and value.is_integer()),
         "float": isinstance(value, (int, float)),

@@ -15,10 +15,10 @@ from ascend_adapt.recipes.vocabulary import Vocabulary
 
 
 def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel, layers: int) -> Model:
-    """Return the model of ``layers`` layers that the keys describe.
+    """Return the model with ``layers`` layers that the keys describe.
 
     Raises:
-        ConfigError: sizes do not fit each other, or a kind is not supported.
+        ConfigError: sizes are inconsistent, or the model uses something that is not supported.
     """
     hidden, heads = options.size("hidden_size"), options.size("num_attention_heads")
     if hidden % heads:
@@ -71,10 +71,11 @@ def read_model(options: Options, vocabulary: Vocabulary, parallel: Parallel, lay
 
 
 def check_attention(options: Options) -> int:
-    """Return the number of layers, each of them attention whose numbers are those of plain attention.
+    """Return the number of layers, after checking that each of them computes plain attention.
 
     Raises:
-        ConfigError: another architecture such as mamba or rwkv, sparse attention, or not as many layers as there are.
+        ConfigError: a layer is not attention (mamba, rwkv) or is sparse attention, or the counts do not match
+        num_layers.
     """
     layers = options.size("num_layers")
     stated = options("attention_config", [[["global"], layers]])
@@ -90,8 +91,8 @@ def check_attention(options: Options) -> int:
             ) from None
     if others := sorted(kinds & {"mamba", "rwkv"}):
         raise ConfigError(
-            f"attention_config: {' and '.join(others)} layers, expected global or flash — the native trainer has only "
-            "transformers; run GPT-NeoX's own code under ascend-run"
+            f"attention_config: {' and '.join(others)} layers, expected global or flash — the native trainer supports "
+            "only transformer layers; run GPT-NeoX itself under ascend-run"
         )
     if count != layers:
         raise ConfigError(f"attention_config: {count} layers, expected num_layers {layers} — correct one of them")
@@ -123,7 +124,7 @@ def _activation(options: Options, hidden: int) -> tuple[str, int]:
 
 
 def read_init(options: Options, name: str, hidden: int, layers: int) -> Init:
-    """Return an initialisation by upstream's name (gpt-neox@9610391a, @ea7aefd8 megatron/model/init_functions.py)."""
+    """Return the initialisation that the key ``name`` selects, as in upstream's megatron/model/init_functions.py."""
     kind, sigma = options(name), options("init_method_std")
     normal = {
         "normal": sigma,
@@ -138,5 +139,7 @@ def read_init(options: Options, name: str, hidden: int, layers: int) -> Init:
         return Init("orthogonal", gain=math.sqrt(2 / layers))
     if kind == "orthogonal":
         # Upstream passes its flag use_mup as the number of layers, and divides by it.
-        raise ConfigError(f"{name}: 'orthogonal' divides by zero upstream, expected another — use scaled_orthogonal")
+        raise ConfigError(
+            f"{name}: 'orthogonal' divides by zero upstream, expected another method — use scaled_orthogonal"
+        )
     return Init(kind)

@@ -15,6 +15,7 @@ from ascend_adapt.recipes import deepspeed_json
 from ascend_adapt.recipes.neox_files import converted
 from ascend_adapt.recipes.options import Options, Version
 
+# Used if the key "optimizer" is not given; source: OPT_PARAMS_DEFAULTS of upstream.
 _DEFAULT_OPTIMIZER: dict[str, Any] = {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8}}
 
 
@@ -43,7 +44,7 @@ def optimizer(options: Options) -> tuple[float, OptimizerConfig]:
         raise ConfigError(
             f"optimizer.params.weight_decay: {stated}, expected weight-decay's {decay} — leave it out there"
         )
-    # Defaults that upstream writes for optimizers that it does not use.
+    # Defaults that upstream writes for other optimizers, which are not used here.
     for name in ("freeze_step", "momentum", "cuda_aware"):
         parameters.pop(name, None)
     for name in ("adam_w_mode", "bias_correction"):
@@ -74,7 +75,7 @@ def _number(parameters: dict[str, Any], name: str, default: float) -> float:
 def schedule(options: Options, version: Version, lr: float, iterations: int) -> Schedule:
     """Learning rate schedule; raises ConfigError."""
     fraction = options("lr_decay_fraction")
-    # 0 counts as 1, as upstream.
+    # 0 counts as 1, as in upstream.
     decay = max(1, options("lr_decay_iters", math.floor(iterations * fraction) if fraction is not None else iterations))
     return Schedule(
         dialect="neox-v2" if version.name == "v2.0" else "neox",

@@ -1,4 +1,4 @@
-"""Recipe of OneFlow-GPT: its command line into a TrainConfig.
+"""Recipe of OneFlow-GPT: translates its command line into a TrainConfig.
 
 Source of the derivations: Oneflow-Inc/OneFlow-Benchmark@de4698a7 LanguageModeling/GPT/oneflow_gpt (config.py, model.py,
 optimizer.py, training.py).
@@ -59,11 +59,13 @@ def read(argv: Sequence[str]) -> Recipe:
     def build(world_size: int) -> tuple[TrainConfig, list[str]]:
         options = Options(version, given, IGNORED, problems)
         options.attempt(_several_hosts, options)
-        options("num_gpus_per_node")  # the launcher has started as many ranks
+        options("num_gpus_per_node")  # counts as read: the launcher has started this number of ranks
         config = _config(options, own, world_size)
         notes = []
         if not options("use_external_dataset"):
-            notes.append("samples come in Megatron's order, with the same seed: numpy lacks OneFlow's random generator")
+            notes.append(
+                "samples are in Megatron's order for this seed, because numpy does not have OneFlow's random generator"
+            )
         return config, notes + options.notes()
 
     save, per_node = options("save"), options("num_gpus_per_node")
@@ -71,7 +73,7 @@ def read(argv: Sequence[str]) -> Recipe:
 
 
 def _several_hosts(options: Options) -> dict[str, Any]:
-    """Return the hosts of a run on more than one."""
+    """Return the hosts of a multi-host run; empty for a single host."""
     nodes, ips = options("num_nodes"), options("node_ips", [])
     ips = ips.split(",") if isinstance(ips, str) else ips
     if nodes > 1 and len(ips) < nodes:
@@ -186,7 +188,7 @@ def _model(options: Options, vocabulary: int, parallel: Parallel) -> Model:
         head_dim=hidden // heads,
         ffn_hidden_size=4 * hidden,
         max_positions=options("seq_length"),
-        # OneFlow's GELU is exact, fused with the bias or not.
+        # OneFlow's GELU is exact, whether or not it is fused with the bias.
         activation="gelu",
         hidden_dropout=options("hidden_dropout"),
         attention_dropout=options("attention_dropout"),
@@ -199,7 +201,9 @@ def _model(options: Options, vocabulary: int, parallel: Parallel) -> Model:
 
 def _optimizer(options: Options) -> OptimizerConfig:
     if options("optimizer") != "adamw":
-        raise ConfigError(f"--optimizer: {options('optimizer')!r}, expected adamw, the only one that upstream supports")
+        raise ConfigError(
+            f"--optimizer: {options('optimizer')!r}, expected adamw, the only one that upstream supports — correct it"
+        )
     return OptimizerConfig(
         kind="adamw",
         betas=(options("adam_beta1"), options("adam_beta2")),
@@ -212,7 +216,9 @@ def _optimizer(options: Options) -> OptimizerConfig:
 def _schedule(options: Options) -> Schedule:
     style, decay = options("lr_decay_style"), options("lr_decay_iters")
     if style != "cosine":
-        raise ConfigError(f"--lr-decay-style: {style!r}, expected cosine, the only one that upstream supports")
+        raise ConfigError(
+            f"--lr-decay-style: {style!r}, expected cosine, the only one that upstream supports — correct it"
+        )
     if decay is None:
         raise ConfigError("--lr-decay-iters: is not given, but cosine decay needs it — add it")
     warmup = options("lr_warmup_iters")

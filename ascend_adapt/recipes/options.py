@@ -1,4 +1,4 @@
-"""Options of each version of a dialect, and the options given for one run.
+"""Options of each version of a dialect, and the values given for one run.
 
 ``upstream/*.json`` are recorded facts: names, types, defaults and choices, read from upstream's own parsers by
 tests/recipes/record_upstream_options.py.
@@ -48,7 +48,7 @@ def version(dialect: str, name: str) -> Version:
 
 
 def versions(dialect: str) -> list[Version]:
-    """Return the recorded versions of a dialect; a dialect of another package has none."""
+    """Return the recorded versions of a dialect; a third party's dialect has none."""
     return [
         version(dialect, path.stem.removeprefix(f"{dialect}-")) for path in sorted(_RECORDED.glob(f"{dialect}-*.json"))
     ]
@@ -66,7 +66,7 @@ def choose_version(
     It is the first of ``versions`` that has every option, preferably one that ``accepts`` each option's value.
 
     Raises:
-        ConfigError: ``asked`` names no version.
+        ConfigError: ``asked`` is not the name of a version.
     """
     known = [version(dialect, one) for one in versions]
     if asked is not None:
@@ -95,7 +95,7 @@ def _unknown(dialect: str, name: str, nearest: Version, *, is_asked: bool) -> st
         more = f"not all of the others: leave out what only {nearest.name} has"
         step += ": choose with --upstream-version" if is_asked else f", and {more}"
     elif same := same_options(dialect, name, nearest.options):
-        step = f"give {same}, which is the same here"
+        step = f"give {same}, which has the same meaning here"
     elif close:
         step = f"did you mean {close[0]}?"
     else:
@@ -104,15 +104,15 @@ def _unknown(dialect: str, name: str, nearest: Version, *, is_asked: bool) -> st
 
 
 UNKNOWN: Any = object()
-"""Result of a step that failed, or that needs the result of a failed step."""
+"""Result of a step that failed or that depends on a failed step."""
 
 
 class Options:
-    """The options of one run: what was given, else the default of its version. Reads are recorded.
+    """Options of one run: the given values, and the defaults of its version for the rest. Reads are recorded.
 
     ``attempt`` runs one step of a recipe and keeps its problem; ``build`` makes the configuration, or raises all
-    problems at once. An option that was given, is not read by the recipe, is not in ``ignored`` and is not at its
-    default would change the run silently, so it is a problem too.
+    problems at once. A given option that is not at its default must be read by the recipe or be in ``ignored``;
+    otherwise it is a problem, because it would be dropped silently.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class Options:
         self._problems.found += problems
 
     def attempt(self, step: Callable[..., Any], *arguments: Any, otherwise: Any = UNKNOWN, **named: Any) -> Any:
-        """Return the result of a step, or ``otherwise`` if it raises ConfigError or lacks one of its arguments."""
+        """Return the result of a step, or ``otherwise`` if it raises ConfigError or one of its arguments is missing."""
         if not any(value is UNKNOWN for value in (*arguments, *named.values())):
             with self._problems:
                 return step(*arguments, **named)
-        # The options that the step would have read count as read.
+        # The options that the step would have read are recorded as read.
         self._read |= _strings_of(step.__module__)
         return otherwise
 
@@ -171,7 +171,7 @@ class Options:
         """Return the value of ``name``.
 
         Raises:
-            ConfigError: it is not given.
+            ConfigError: the option is not given.
         """
         value = self(name)
         if value is None:
@@ -182,7 +182,7 @@ class Options:
         """Return the value of ``name``, an integer of at least 1.
 
         Raises:
-            ConfigError: it is not given, or below 1.
+            ConfigError: the option is not given, or is below 1.
         """
         value = int(self.required(name))
         if value < 1:
@@ -190,7 +190,7 @@ class Options:
         return value
 
     def spelled(self, name: str) -> str:
-        """Return the option with the dest ``name`` as it is typed: --num-layers."""
+        """Return the option with the dest ``name`` as typed on the command line, such as --num-layers."""
         return self._spelled.get(name, name)
 
     def is_given(self, name: str) -> bool:
@@ -226,6 +226,6 @@ class Options:
 
 @cache
 def _strings_of(module: str) -> frozenset[str]:
-    """Return the strings in the source of a module; among them are the names of the options that it reads."""
+    """Return the strings in the source of a module, which include the names of the options that it reads."""
     tree = ast.walk(ast.parse(inspect.getsource(sys.modules[module])))
     return frozenset(node.value for node in tree if isinstance(node, ast.Constant) and isinstance(node.value, str))

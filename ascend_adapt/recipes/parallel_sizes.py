@@ -9,10 +9,10 @@ from ascend_adapt.recipes.options import Options
 
 
 def tensor_and_pipeline(options: Options) -> tuple[int, int]:
-    """Return both sizes by Megatron's names.
+    """Return the tensor- and pipeline-parallel size, read from Megatron's option names.
 
     Raises:
-        ConfigError: one is below 1.
+        ConfigError: a size is below 1.
     """
     tensor, pipeline = options("tensor_model_parallel_size"), options("pipeline_model_parallel_size")
     for name, value in (("--tensor-model-parallel-size", tensor), ("--pipeline-model-parallel-size", pipeline)):
@@ -22,10 +22,10 @@ def tensor_and_pipeline(options: Options) -> tuple[int, int]:
 
 
 def check_ranks(ranks: int, sizes: dict[str, int], change: str) -> None:
-    """Check that the ranks are a multiple of the product of the sizes; ``change`` names the option that sets the ranks.
+    """Check that the number of ranks is a multiple of the product of the sizes; ``change`` names the option to change.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: the number of ranks is not a multiple.
     """
     product = math.prod(sizes.values())
     if ranks % product:

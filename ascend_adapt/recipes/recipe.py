@@ -1,4 +1,4 @@
-"""Recipe: a run as its dialect's arguments request it."""
+"""Recipe: the run that a dialect's arguments request."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ascend_adapt.config.train_config import TrainConfig
 
 @dataclass(frozen=True)
 class Recipe:
-    """A run as its dialect requests it, before the world size is known.
+    """The run that a dialect's arguments request, before the world size is known.
 
     ``build`` takes the world size and returns the configuration and notes for the log, such as options that have no
-    effect. ``save`` is the checkpoint folder. The other fields are the dialect's own settings of hosts and ranks, None
-    or empty if it has none.
+    effect. ``save`` is the checkpoint folder. The other fields are the dialect's settings for hosts and ranks, None or
+    empty if it has none.
     """
 
     dialect: str

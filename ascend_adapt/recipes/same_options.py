@@ -1,4 +1,4 @@
-"""Equivalent options of different dialects, to suggest one if the user gives that of another dialect."""
+"""Equivalent options of the dialects, to suggest the right one when the user gives an option of another dialect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAME = """
     test_data_paths --test-data-path
     init_method_std --init-method-std
 """
-# Megatron's schedule and precision are parts of a section in GPT-NeoX's files.
+# Schedule and precision, which are sections in GPT-NeoX's files.
 _IN_A_SECTION = {
     "lr": '"optimizer": {"params": {"lr": ...}}',
     "adam_beta1": '"optimizer": {"params": {"betas": ...}}',
@@ -41,7 +41,7 @@ _IN_A_SECTION = {
 
 
 def same_options(dialect: str, name: str, known: Container[str]) -> str | None:
-    """Return the option of ``dialect`` that is equivalent to another dialect's ``name``; None if unknown."""
+    """Return the option of ``dialect`` that is equivalent to ``name`` in another dialect; None if unknown."""
     plain = _plain(name)
     if dialect == "neox" and plain in _IN_A_SECTION:
         return _IN_A_SECTION[plain]

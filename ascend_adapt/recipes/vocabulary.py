@@ -14,7 +14,7 @@ _END_OF_DOCUMENT = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Number of ids of a tokenizer, and its end-of-document id, None if unknown."""
+    """Number of ids of a tokenizer, and its end-of-document id (None if unknown)."""
 
     size: int
     end_of_document: int | None
@@ -30,7 +30,7 @@ def read_vocabulary(tokenizer_type: str, path: str | None, stated: int | None) -
     With a stated size (--vocab-size), and for CharLevelTokenizer, no file is needed.
 
     Raises:
-        ConfigError: neither a file nor a size is given, or the file has another format.
+        ConfigError: neither a file nor a size is given, or the format of the file is unknown.
     """
     without_file = _WITHOUT_FILE.get(tokenizer_type)
     if stated is not None:
@@ -65,7 +65,7 @@ def _ids(content: dict[str, Any]) -> dict[str, int]:
     if "model" not in content or not isinstance(content["model"], dict):
         return {str(token): int(number) for token, number in content.items()}
     vocabulary = content["model"]["vocab"]
-    if isinstance(vocabulary, list):  # a unigram model: pairs of token and score, ordered by id
+    if isinstance(vocabulary, list):  # A unigram model has pairs of token and score, ordered by id.
         vocabulary = {pair[0]: number for number, pair in enumerate(vocabulary)}
     added = {one["content"]: int(one["id"]) for one in content.get("added_tokens", ())}
     return {**vocabulary, **added}

@@ -1,1 +1,1 @@
-"""`ascend-adapt report`: a run, or two compared, as one HTML page that needs no network."""
+"""`ascend-adapt report`: shows one run, or two runs compared, as one HTML page that needs no network."""

@@ -1,4 +1,4 @@
-"""Charts: one metric of one or two runs as inline SVG, with its figures as a table."""
+"""Charts: one metric of one or two runs as inline SVG, with a table of its values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPOILED = 60
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a chart; ``run`` is 0 or 1, ``label`` is "" if the chart has only this one."""
+    """One curve of a chart. ``run`` is 0 or 1. ``label`` is "" for the only curve."""
 
     curve: Curve
     run: int = 0
@@ -31,7 +31,7 @@ class Line:
 
 
 def chart(metric: Metric, lines: Sequence[Line], key: str) -> Markup:
-    """Return the figure of a metric; ``key`` makes the ids of its parts unique on the page."""
+    """Return the figure of a metric. ``key`` makes the ids of its elements unique on the page."""
     axis = lines[0].curve.axis
     buckets = [thinned(line.curve, _MOST_POINTS) for line in lines]
     title = metric.title + (f" ({metric.unit})" if metric.unit else "")
@@ -119,7 +119,7 @@ def _axes(across: Scale, up: Scale, axis: str) -> Iterable[Markup]:
 
 
 def _line(line: Line, buckets: Sequence[Bucket], lines: Sequence[Line], across: Scale, up: Scale) -> Markup:
-    """Return the mean of each bucket as a line; if buckets hold several values, minimum and maximum as a band."""
+    """Return the mean of each bucket as a line. If buckets hold several values, add minimum and maximum as a band."""
     path = [(round(across(one.x), 1), round(up(one.mean), 1)) for one in buckets]
     drawn = [element("polyline", points=" ".join(f"{x:g},{y:g}" for x, y in path), class_="curve")]
     if len(buckets) < len(line.curve.x):
@@ -162,7 +162,7 @@ def _spoiled(line: Line) -> str:
 
 
 def _comparison(lines: Sequence[Line]) -> str:
-    """Return how much the two runs differ at points where both have a value."""
+    """Return how much the two runs differ at the points where both have a value."""
     pairs = [(one, other) for one in lines for other in lines if (one.run, other.run) == (0, 1)]
     first, second = next((pair for pair in pairs if pair[0].curve.variant == pair[1].curve.variant), pairs[0])
     mine, theirs = dict(first.curve.finite), dict(second.curve.finite)

@@ -1,4 +1,4 @@
-"""`ascend-adapt report`: write the page, once or while a job runs."""
+"""`ascend-adapt report`: writes the page, once or repeatedly while a job runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_report(commands: Any) -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="run directory of ascend-run, or the log of any job; two are compared",
+        help="run directory of ascend-run, or the log of any job; two of them are compared",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="the page (default: report.html in the first run directory)"
@@ -69,7 +69,7 @@ def _report(known: argparse.Namespace) -> int:
         try:
             time.sleep(known.watch)
         except KeyboardInterrupt:
-            # The last page does not reload itself.
+            # The last version of the page does not reload itself.
             _write(output, page([reader.read() for reader in readers]))
             print(f"\nreport: {output} — the job is still running")
             return 0
@@ -84,7 +84,7 @@ def _write(path: Path, text: str) -> None:
     """Write the page atomically.
 
     Raises:
-        SettingsError: it cannot be written.
+        SettingsError: the page cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""Curves of a run, gathered from its log lines or from metrics.jsonl, and thinned to what a chart can show."""
+"""Curves of a run, gathered from its log lines or metrics.jsonl, and thinned for a chart."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ascend_adapt.report.log_lines import FORMATS, Point
 from ascend_adapt.report.metrics import Metric
 
 _INFINITE = 1e300
-"""Larger values count as Inf: an axis needs room for them."""
+"""Larger values count as Inf, because an axis could not show them."""
 _MOST_ITERATIONS = 1e15
 _ZERO_IS_UNKNOWN = (metrics.MEMORY, metrics.TFLOPS, metrics.MFU)
 
 
 @dataclass
 class Curve:
-    """Values ``y`` at ``x``, which counts iterations or epochs as ``axis`` says; a later value at one x replaces it."""
+    """Values ``y`` at ``x``, in the unit ``axis`` (iterations or epochs). A later value at the same x replaces it."""
 
     metric: Metric
     variant: str = ""
@@ -28,7 +28,7 @@ class Curve:
     y: list[float] = field(default_factory=list)
 
     def add(self, x: float, y: float) -> None:
-        """Add a value. Values past ``x`` are dropped: the run has resumed from an earlier checkpoint."""
+        """Add a value. Drop values after ``x``, since the run has then resumed from an earlier checkpoint."""
         if self.x and x <= self.x[-1]:
             end = bisect_left(self.x, x)
             del self.x[end:], self.y[end:]
@@ -37,18 +37,18 @@ class Curve:
 
     @property
     def spoiled(self) -> list[float]:
-        """Each x whose value is NaN or Inf."""
+        """Every x whose value is NaN or Inf."""
         return [x for x, y in zip(self.x, self.y, strict=True) if not abs(y) < _INFINITE]
 
     @property
     def finite(self) -> list[tuple[float, float]]:
-        """The (x, y) whose value is finite."""
+        """The points (x, y) whose value is finite."""
         return [(x, y) for x, y in zip(self.x, self.y, strict=True) if abs(y) < _INFINITE]
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Mean, minimum and maximum of consecutive values of a curve; ``x`` is the last one's."""
+    """Mean, minimum and maximum of consecutive values of a curve. ``x`` is that of the last value."""
 
     x: float
     mean: float
@@ -57,7 +57,7 @@ class Bucket:
 
 
 def thinned(curve: Curve, at_most: int) -> list[Bucket]:
-    """Return the finite values of a curve in at most ``at_most`` buckets of equal counts; a spike stays in ``most``."""
+    """Return the finite values of a curve in at most ``at_most`` buckets of equal counts. ``most`` keeps spikes."""
     values = curve.finite
     count = min(at_most, len(values))
     buckets = []
@@ -69,7 +69,7 @@ def thinned(curve: Curve, at_most: int) -> list[Bucket]:
 
 
 class Gathered:
-    """Curves of one log, by metric, variant and the format that gave them."""
+    """Curves of one log, by metric, variant and log format."""
 
     def __init__(self) -> None:
         self.curves: dict[tuple[Metric, str, str], Curve] = {}
@@ -84,11 +84,11 @@ class Gathered:
 
 
 def chosen(logs: Iterable[Gathered]) -> list[Curve]:
-    """Return one curve for each metric and variant, the one without a variant first.
+    """Return one curve for each metric and variant, first those without a variant.
 
-    It comes from the log and format with the most values: several ranks may print the same metric, or an
-    engine and the program that uses it. A device without known memory or speed, such as a CPU, reports zeros,
-    which give no curve.
+    Several ranks may print the same metric, or an engine and the program that uses it. The curve is taken from the log
+    and format with the most values. A device without known memory or speed, such as a CPU, reports zeros, which give no
+    curve.
     """
     best: dict[tuple[Metric, str], tuple[Curve, str]] = {}
     for log in logs:

@@ -20,7 +20,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """One kind of facts of two runs: the differences, and the number of equal facts."""
+    """One kind of fact in two runs: the differences, and the number of equal facts."""
 
     title: str
     differences: tuple[Difference, ...]
@@ -28,7 +28,7 @@ class Compared:
 
 
 def compare(first: Run, second: Run) -> list[Compared]:
-    """Return the differences; a kind of facts that one of the runs lacks is left out."""
+    """Return the differences, without kinds of facts that one of the runs lacks."""
     kinds = (
         ("Settings", "not set", first.settings, second.settings),
         ("Versions", "not installed", first.versions, second.versions),

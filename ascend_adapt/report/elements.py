@@ -9,14 +9,15 @@ _VOID = frozenset({"meta", "br", "path", "circle", "line", "polygon", "polyline"
 
 
 class Markup(str):
-    """Text that is already markup; only ``element`` and ``joined`` create it from data."""
+    """Text that is already markup. Only ``element`` and ``joined`` create it from data."""
 
 
 def element(name: str, *children: str | None, **attributes: object) -> Markup:
-    """Return an element. Children that are not Markup are escaped; None is left out.
+    """Return an element.
 
-    In attribute names ``_`` stands for ``-``, and a trailing one is dropped (``class_``). An attribute that is None or
-    False is left out; True gives one without a value.
+    Children that are not Markup are escaped, and children that are None are left out. In attribute names, ``_`` stands
+    for ``-``, and a trailing ``_`` is dropped (``class_``). An attribute that is None or False is left out. The value
+    True gives an attribute without a value.
     """
     opened = f"<{name}"
     for key, value in attributes.items():
@@ -30,12 +31,12 @@ def element(name: str, *children: str | None, **attributes: object) -> Markup:
 
 
 def joined(*children: str | None) -> Markup:
-    """Return children in a row, escaped as in ``element``."""
+    """Return the children concatenated, escaped as in ``element``."""
     return Markup("".join(one if isinstance(one, Markup) else text(str(one)) for one in children if one is not None))
 
 
 def text(value: str) -> Markup:
-    """Return text escaped. Control characters, and those that reorder or hide text, become U+FFFD."""
+    """Return the escaped text. Control characters, and characters that reorder or hide text, become U+FFFD."""
     shown = value if value.isprintable() else "".join(map(_shown, value))
     return Markup(html.escape(shown))
 

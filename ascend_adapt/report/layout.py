@@ -1,4 +1,4 @@
-"""Layout of ranks: the pipeline stage, data-parallel and tensor-parallel position of each rank."""
+"""Layout of ranks: each rank's pipeline stage, data-parallel rank and tensor-parallel rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes along each axis. Rank = (pipeline * data ranks + data) * tensor ranks + tensor.
+    """Parallel sizes. Rank = (pipeline * data ranks + data) * tensor ranks + tensor.
 
     The native trainer, Megatron-LM and DeepSpeed's pipeline number their ranks this way.
     """
@@ -32,7 +32,7 @@ class Layout:
 
 
 def of_native(config: Mapping[str, Any]) -> Layout | None:
-    """Return the layout in a native run's config.yaml, or None if it has none."""
+    """Return the layout in a native run's configuration, or None if the configuration has no layout."""
     parallel = config.get("parallel")
     if not isinstance(parallel, Mapping):
         return None
@@ -40,7 +40,7 @@ def of_native(config: Mapping[str, Any]) -> Layout | None:
 
 
 def of_program(arguments: Mapping[str, str], sizes: Mapping[str, int], ranks: int) -> Layout | None:
-    """Return the layout that a program printed, or None if it printed none or uses other axes."""
+    """Return the layout that a program printed, or None if it printed no layout or uses other axes."""
     tensor = _size(
         [
             *(sizes.get(name) for name in ("tensor-model-parallel", "model-parallel")),
@@ -60,5 +60,5 @@ def of_program(arguments: Mapping[str, str], sizes: Mapping[str, int], ranks: in
 
 
 def _size(stated: Iterable[Any]) -> int:
-    """Return the first number that is given, 1 if there is none; GPT-NeoX's 0 pipeline stages count as one."""
+    """Return the first number that is given, else 1. GPT-NeoX's 0 pipeline stages count as one."""
     return next((max(int(one), 1) for one in stated if one is not None and str(one).isdecimal()), 1)

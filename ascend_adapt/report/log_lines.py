@@ -1,8 +1,8 @@
 """Metrics in the log lines of training programs.
 
 Megatron-LM, both Megatron-DeepSpeed, GPT-NeoX, GLM and OneFlow print the formats whose sources are named in
-``ascend_adapt.native.metrics.log_formats``. The others are DeepSpeed's timer and pipeline engine, the dictionaries of
-Hugging Face's Trainer, JSON lines, and any line with a step and a loss, such as nanoGPT's.
+``ascend_adapt.native.metrics.log_formats``. The other formats are those of DeepSpeed's timer and pipeline engine, the
+dictionaries of Hugging Face's Trainer, JSON lines, and any line with a step and a loss, such as nanoGPT's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ascend_adapt.report.metrics import Metric
 
 
 class Point(NamedTuple):
-    """One value of a metric. ``x`` counts iterations or epochs, as ``axis`` says; ``variant`` names a dataset."""
+    """One value of a metric at ``x``, in the unit ``axis`` (iterations or epochs). ``variant`` names a dataset."""
 
     format: str
     metric: Metric
@@ -31,13 +31,14 @@ class Point(NamedTuple):
 
 AT_EVALUATIONS = "at evaluations"
 FORMATS = ("native", "megatron", "trainer", "json", "deepspeed", "step")
-"""In order of preference: if two give the same metric equally often, the first is drawn.
+"""Formats in order of preference. If two formats give the same metric equally often, the first is drawn.
 
-Not entry points: a third-party program can print JSON lines, or lines with a step and a loss."""
+Formats are not entry points, because a third-party program can print JSON lines, or lines with a step and a loss.
+"""
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b"
 _LONGEST = 4000
-"""Longer lines are dumps of configurations, not metrics."""
+"""Maximum length of a line. Longer lines are dumps of configurations, not metrics."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MEGATRON = re.compile(r"iteration\s+(\d+)/\s*\d+ \|")
@@ -87,7 +88,7 @@ _KEYS = {
     "tokens_per_second": metrics.TOKENS_PER_S,
 }
 _STEP_KEYS = ("iteration", "global_step", "step", "iter")
-# Names in a line of the format "step", the longest first, so that "val loss" is not read as "loss".
+# Names in lines of the format "step". Longer names come first, so that "val loss" is not read as "loss".
 _NAMES = {
     r"(?:val(?:id(?:ation)?)?|eval)[ _]?loss": metrics.VALIDATION,
     r"loss train|(?:train(?:ing)?[ _]|lm[ _])?loss": metrics.LOSS,
@@ -111,7 +112,7 @@ _FLOPS = {"": 1e-12, "K": 1e-9, "M": 1e-6, "G": 1e-3, "T": 1.0, "P": 1e3, "E": 1
 
 
 def points(line: str) -> list[Point]:
-    """Return the values in a log line; none if it is not a line of metrics. NaN and Inf are values."""
+    """Return the values in a log line, or nothing if the line has no metrics. NaN and Inf are values."""
     if len(line) > _LONGEST or not ("loss" in line or "memory" in line or "SamplesPerSec" in line or "steps: " in line):
         return []
     line = _ANSI.sub("", line)
@@ -134,7 +135,7 @@ def _megatron(line: str) -> Iterator[Point]:
             yield Point("megatron", metric, iteration, value)
     if milliseconds := fields.get("elapsed time per iteration (ms)"):
         yield Point("megatron", metrics.SECONDS, iteration, milliseconds[0] / 1e3)
-        # Megatron-LM itself prints no throughput.
+        # Megatron-LM does not print the throughput.
         batch = fields.get("global batch size")
         if batch and milliseconds[0] and not {"samples per second", "samples/sec"} & fields.keys():
             yield Point("megatron", metrics.SAMPLES_PER_S, iteration, batch[0] / milliseconds[0] * 1e3)
@@ -164,13 +165,13 @@ def _timer(line: str) -> Iterator[Point]:
 
 
 def _trainer(line: str) -> Iterator[Point]:
-    """Yield the values of `{'loss': 6.27, 'learning_rate': 0.001, 'epoch': 0.12}`; newer releases quote them."""
+    """Yield the values of a line such as `{'loss': 6.27, 'epoch': 0.12}`. Newer releases quote the values."""
     for match in _DICTIONARY.finditer(line):
         try:
             values = ast.literal_eval(re.sub(r"(?<=: )(nan|inf)\b", r"'\1'", match[0]))
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             continue
-        # The last line repeats the means over the whole run.
+        # The last line has means over the entire run.
         if isinstance(values, dict) and "train_runtime" not in values:
             yield from _of_keys("trainer", values)
 
@@ -208,7 +209,7 @@ def _named(line: str) -> Iterator[Point]:
     if not {metrics.LOSS, metrics.VALIDATION} & values.keys():
         return
     for metric, value in values.items():
-        # nanoGPT and others also estimate the training loss when they evaluate.
+        # nanoGPT and other programs also estimate the training loss when they evaluate.
         is_estimate = metric is metrics.LOSS and metrics.VALIDATION in values
         yield Point("step", metric, _number(step[1] or step[2]), value, variant=AT_EVALUATIONS if is_estimate else "")
 
@@ -222,5 +223,5 @@ def _is_number(value: Any) -> bool:
 def _number(value: Any) -> float:
     try:
         return float(value.replace(",", "")) if isinstance(value, str) else float(value)
-    except OverflowError:  # an integer of JSON
+    except OverflowError:  # an integer in JSON, too large for a float
         return math.inf

@@ -1,4 +1,4 @@
-"""Logs of a run, followed while it runs: their metrics, and the arguments that the program prints at its start."""
+"""Logs of a run, followed while it runs: metrics, and the arguments that the program prints at its start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.report.curves import Gathered
 
 _AT_ONCE = 1 << 20
 _LONGEST = 1 << 16
-# Megatron-LM, both Megatron-DeepSpeed, GPT-NeoX and GLM print `  name ...... value`; GPT-NeoX adds `......updated`.
+# Megatron-LM, both Megatron-DeepSpeeds, GPT-NeoX and GLM print `  name ...... value`. GPT-NeoX adds `......updated`.
 _ARGUMENTS_BEGIN = re.compile(r"-{5,} arguments -{5,}")
 _ARGUMENTS_END = re.compile(r"-{5,} end of arguments -{5,}")
 _ARGUMENT = re.compile(r"  ([\w-]+) \.{2,} (.*?)(?:\.{2,}(?:updated|default))?\s*")
@@ -24,7 +24,7 @@ _SIZES = re.compile(
 
 
 class Followed:
-    """File of lines that a run appends to. ``read`` takes in new lines, and starts again if the file was replaced."""
+    """A file to which a run appends lines. ``read`` processes new lines, and starts again if the file was replaced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class Followed:
             file.seek(self._offset)
             while data := file.read(_AT_ONCE):
                 self._offset += len(data)
-                # A progress bar returns to the start of its line with \r.
+                # A progress bar overwrites its line after \r.
                 *lines, rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
                 self._rest = rest[-_LONGEST:]
                 for line in lines:
@@ -66,9 +66,9 @@ class ProgramLog(Followed):
     """Output of a training program.
 
     Attributes:
-        metrics: its curves.
-        arguments: those that the program printed at its start.
-        sizes: parallel sizes that the program printed, such as {"world": 4, "tensor-model-parallel": 2}.
+        metrics: the curves.
+        arguments: the arguments that the program printed at its start.
+        sizes: the parallel sizes that the program printed, such as {"world": 4, "tensor-model-parallel": 2}.
     """
 
     def begin(self) -> None:
@@ -99,7 +99,7 @@ class MetricsFile(Followed):
         self.metrics = Gathered()
 
     def take(self, line: str) -> None:
-        """Process one row; a row truncated by a crash is left out."""
+        """Process one row, unless a crash has truncated it."""
         try:
             self.metrics.add(list(native_rows.points(json.loads(line))))
         except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metric:
-    """One chart; ``is_geometric``: its axis may be logarithmic if the values differ by orders of magnitude."""
+    """A metric with a chart. ``is_geometric``: the axis is logarithmic if values differ by orders of magnitude."""
 
     name: str
     title: str

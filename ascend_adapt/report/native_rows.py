@@ -24,13 +24,13 @@ SLOWEST, MEDIAN = "slowest rank", "median of the ranks"
 
 
 def points(row: Mapping[str, Any]) -> Iterator[Point]:
-    """Yield the values of a row. JSON has no NaN or Inf: the row has null in their place."""
+    """Yield the values of a row. JSON has no NaN or Inf, so a row has null instead."""
     x = float(row["iteration"])
     if "part" in row:
         if row["part"] == "valid":
             yield Point("native", metrics.VALIDATION, x, _value(row["lm_loss"]))
         return
-    # Without a loss and without NaN, every step of the interval was skipped.
+    # If a row has neither a loss nor NaN, every step of the interval was skipped.
     if row["lm_loss"] is not None or row["nan"] or not row["skipped"]:
         yield Point("native", metrics.LOSS, x, _value(row["lm_loss"]))
     for column, (metric, scale) in _COLUMNS.items():

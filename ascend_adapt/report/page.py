@@ -1,4 +1,4 @@
-"""The report as one HTML page: no network, no other file; its script only shows the values under the pointer."""
+"""The report as one HTML page without other files or network access. Its script shows the values under the pointer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ascend_adapt.report.run import FAILED, RUNNING, Run
 
 
 def page(runs: Sequence[Run], refresh_s: int | None = None) -> str:
-    """Return the page of one run, or of two compared; with ``refresh_s`` a browser loads it again while a job runs."""
+    """Return the page of one run, or of two compared runs. ``refresh_s`` makes browsers reload it while a job runs."""
     labels = _labels(runs)
     title = " and ".join(labels)
     content = [(name, markup) for name, markup in _sections(runs, labels) if markup]
@@ -107,7 +107,7 @@ def _state(run: Run) -> Markup:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Return a label of each run: the shortest end of its path in which the two runs differ."""
+    """Return a label for each run: the shortest end of its path that differs from the other run's."""
     parts = [Path(run.name).resolve().parts[1:] for run in runs]
     for count in range(1, max(map(len, parts)) + 1):
         labels = ["/".join(one[-count:]) for one in parts]

@@ -1,4 +1,4 @@
-"""Facts about a run that are read from its run directory or log."""
+"""Facts about a run, read from its run directory or log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KERNEL = re.compile(r"kernel (\S+) of (.*)", re.S)
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """Backend of a kernel for one kind of call; ``compared``: the reference that it agreed with, "" if not compared."""
+    """Backend of a kernel for one kind of call. ``compared`` is the reference with which it agreed, or ""."""
 
     kernel: str
     backend: str
@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Problem:
-    """An error in a run, with its place (``rank-0.log:120``, or the rank), its cause and the next step."""
+    """An error in a run, with its place (such as ``rank-0.log:120``, or the rank), its cause and the next step."""
 
     place: str
     text: str
@@ -66,15 +66,15 @@ class Run:
 
     Attributes:
         name: the path as the user typed it.
-        state: RUNNING, FINISHED, FAILED or UNKNOWN; ``outcome`` explains it.
-        tier: evidence tier of the device that it ran on, "" if unknown.
-        seconds: from the first rank's start to the last one's end, or to now; None if unknown.
+        state: RUNNING, FINISHED, FAILED or UNKNOWN; ``outcome`` explains the state.
+        tier: evidence tier of the device on which the run ran, or "" if unknown.
+        seconds: time from the first rank's start to the last rank's end, or to now; None if unknown.
         hosts: host of each rank.
-        settings: configuration, flat; secrets are masked.
-        versions: of the packages that the ranks have in common.
-        known_problems: output of a rehearsal about known problems of the job on an NPU.
+        settings: the configuration, flattened, with secrets masked.
+        versions: versions of the packages that the ranks have in common.
+        known_problems: lines of a rehearsal about known problems of the job on an NPU.
         failure: which rank failed first, why, and the next step.
-        notes: what could not be read, and the source of the curves.
+        notes: which files could not be read, and where the curves come from.
     """
 
     name: str
@@ -98,18 +98,18 @@ class Run:
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """The outcome of each patch."""
+        """The outcome of each patch, by name."""
         return self.patches.outcomes if self.patches is not None else ()
 
 
 class RunReader:
-    """Reads a run, repeatedly while it is running; of logs only appended lines are read again."""
+    """Reads a run, repeatedly while it is running. Of logs, only appended lines are read again."""
 
     def __init__(self, path: Path) -> None:
-        """``path``: a run directory, or the log of a job that ran anywhere.
+        """Open ``path``, a run directory or the log of any job.
 
         Raises:
-            SettingsError: it is neither.
+            SettingsError: the path is neither.
         """
         if not path.exists():
             raise SettingsError(f"{path}: not found, expected a run directory or a log — correct the path")
@@ -123,7 +123,7 @@ class RunReader:
             )
 
     def read(self) -> Run:
-        """Return the run as it is now."""
+        """Return the current state of the run."""
         run = Run(str(self._path))
         if self._path.is_dir():
             _read_job(self._path, run)
@@ -150,7 +150,7 @@ class RunReader:
         run.notes += failed
         if not run.curves:
             run.notes.append(
-                "no line in a known format has a step and its loss: the report has no curves; if the output went "
+                "no line in a known format has a step and its loss, so the report has no curves; if the output went "
                 "elsewhere, pass that log in place of the run directory"
             )
 
@@ -192,7 +192,7 @@ def _read_job(folder: Path, run: Run) -> None:
 
 
 def _read_status(folder: Path, run: Run) -> None:
-    """Read the status file of each rank: patches, versions, hosts, times."""
+    """Read patches, versions, hosts and times from the status file of each rank."""
     try:
         run.patches = status_report.of_run(folder)
     except AdaptError as error:
@@ -258,7 +258,7 @@ def _read_problems(path: Path, run: Run) -> None:
             return
     try:
         reports, faults = explaining.explain([path], os.environ)
-    except SettingsError:  # no log in this run directory
+    except SettingsError:  # the run directory has no log
         return
     run.notes += faults
     of_ranks, run.problems = run.problems, []
@@ -270,7 +270,7 @@ def _read_problems(path: Path, run: Run) -> None:
         if report.last_exception:
             number, _, text = report.last_exception[0].partition(": ")
             run.problems.append(Problem(f"{file}:{number}", text, details="\n".join(report.last_exception[1:])))
-    # A rank's own record of its error repeats the exception in its log.
+    # A rank's failure record repeats the exception in its log.
     logged = {one.text for one in run.problems}
     run.problems = [*(one for one in of_ranks if one.text not in logged), *run.problems]
 
@@ -299,7 +299,7 @@ def _without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _masked(words: Iterable[str]) -> Iterator[str]:
-    """Yield the arguments of a command, with *** for values of options whose name looks secret."""
+    """Yield the arguments of a command, with *** for the values of options whose names look secret."""
     is_secret = False
     for word in words:
         name, equals, _ = word.partition("=")
@@ -314,7 +314,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return the object in a file, {} if there is none: a running or killed job leaves incomplete files."""
+    """Return the JSON object in a file, or {}, because a running or killed job leaves incomplete files."""
     try:
         data = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):

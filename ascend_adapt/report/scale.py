@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 
 _ORDERS = 30.0
-"""Ratio of the largest value to the smallest from which an axis is logarithmic."""
+"""An axis is logarithmic if the ratio of the largest value to the smallest is at least this."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values from ``least`` to ``most`` to pixels from ``start`` to ``end``; ``is_log``: logarithmically."""
+    """Maps values from ``least`` to ``most`` to pixels from ``start`` to ``end``, logarithmically if ``is_log``."""
 
     least: float
     most: float
@@ -21,7 +21,7 @@ class Scale:
 
     @staticmethod
     def of(values: list[float], start: float, end: float, *, margin: float = 0.0, may_be_log: bool = False) -> Scale:
-        """Return the scale of values, with ``margin`` of their range left free on both sides."""
+        """Return the scale of values, with a margin on both sides of ``margin`` times their range."""
         least, most = min(values), max(values)
         if may_be_log and least > 0 and most / least >= _ORDERS:
             return Scale(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)), start, end, True)
@@ -38,7 +38,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, at_most: int) -> list[float]:
-        """Return round values inside the range, or powers of ten; fewer than ``at_most`` if they are close to it."""
+        """Return at most ``at_most`` round values in the range, or powers of ten."""
         if self.is_log:
             first, last = round(math.log10(self.least)), round(math.log10(self.most))
             return [10.0**power for power in range(first, last + 1, math.ceil((last - first + 1) / at_most))]
@@ -53,7 +53,7 @@ class Scale:
 
 
 def short(value: float) -> str:
-    """Return a value for an axis or a tile: four digits at most, such as 0.0003, 2.513, 65.5k, 1.2e-07."""
+    """Return a value as text for an axis or tile, in at most four digits, such as 0.0003, 2.513, 65.5k, 1.2e-07."""
     if not abs(value) < 1e15:
         return f"{value:.3g}"
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
@@ -63,5 +63,5 @@ def short(value: float) -> str:
 
 
 def exact(value: float) -> str:
-    """Return a value for a table: seven digits."""
+    """Return a value as text for a table, in seven digits."""
     return f"{value:.7g}"

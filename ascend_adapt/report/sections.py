@@ -39,7 +39,7 @@ _TIERS = {
 
 
 def tiles(run: Run) -> Markup:
-    """Return the most important figures of a run."""
+    """Return tiles with the most important figures of a run."""
     return element(
         "dl",
         *(
@@ -61,7 +61,7 @@ def facts_compared(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str, str]]:
-    # The first of several variants covers every iteration.
+    # Of several variants, the first covers every iteration.
     by_metric = {curve.metric: curve for curve in reversed(run.curves) if curve.finite}
     if curve := by_metric.get(metrics.LOSS):
         x, y = curve.finite[-1]
@@ -95,7 +95,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str, str]]:
 
 
 def failure(run: Run, label: str = "The job") -> Markup | None:
-    """Return which rank failed first, why, and the next step; None if the job did not fail."""
+    """Return a card with the rank that failed first, why, and the next step, or None if the job did not fail."""
     if run.state != FAILED:
         return None
     lines = run.failure or tuple(
@@ -112,14 +112,14 @@ def failure(run: Run, label: str = "The job") -> Markup | None:
 
 
 def curves(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
-    """Return the charts; curves of two runs are drawn over each other."""
+    """Return the charts. The curves of two runs are drawn in the same charts."""
     by_metric: dict[Metric, list[Line]] = {}
     for number, run in enumerate(runs):
         for curve in run.curves:
             by_metric.setdefault(curve.metric, []).append(Line(curve, number))
     charts = []
     for metric in METRICS:
-        # Iterations and epochs have no common axis: if two runs differ in it, the first one's is drawn.
+        # Iterations and epochs cannot share an axis. If two runs differ in it, only the first run's curves are drawn.
         lines = by_metric.get(metric, [])
         lines = [line for line in lines if line.curve.axis == lines[0].curve.axis]
         if lines:
@@ -137,7 +137,7 @@ def _label(line: Line, lines: Sequence[Line], labels: Sequence[str]) -> str:
 
 
 def layout(run: Run) -> Markup | None:
-    """Return the placement of ranks: as a grid of the parallel axes, else by host."""
+    """Return the placement of ranks, as a grid of the parallel axes if known, else by host."""
     if not run.hosts and run.layout is None:
         return None
     by_host: dict[str, list[int]] = {}
@@ -169,7 +169,7 @@ def _grid(grid: Layout, run: Run) -> Markup:
 
 
 def patches(run: Run) -> Markup | None:
-    """Return each patch that was applied or needs attention, with the reason why it exists; the others by state."""
+    """Return each patch that was applied or needs attention, with its purpose, and the other patches by state."""
     report = run.patches
     if report is None or not report.outcomes:
         return None
@@ -196,7 +196,7 @@ def _alike(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _patch(alike: tuple[str, ...], outcomes: Sequence[Outcome]) -> Markup:
-    """Return patches that differ only in their targets."""
+    """Return the row of patches that differ only in their targets."""
     state, evidence, without, why, reason = alike
     is_bad = state in BAD_STATES
     return element(
@@ -220,7 +220,7 @@ def _names(outcomes: Iterable[Outcome]) -> Iterator[Markup]:
 
 
 def kernels(run: Run) -> Markup | None:
-    """Return the backend of each kernel, and how many kinds of calls it served."""
+    """Return the backend of each kernel, and for how many kinds of calls it was used."""
     if not run.kernels:
         return None
     rows = []
@@ -233,7 +233,7 @@ def kernels(run: Run) -> Markup | None:
 
 
 def findings(run: Run) -> Markup | None:
-    """Return the findings of a rehearsal on the emulated NPU, and the replacements."""
+    """Return the findings of a rehearsal on the emulated NPU, with their replacements."""
     if not run.findings and not run.known_problems:
         return None
     rows = [(one.place, cut(one.what), one.instead) for one in run.findings[:_MOST_ROWS]]
@@ -263,7 +263,7 @@ def _problem(problem: Problem) -> Markup:
 
 
 def evidence(run: Run) -> Markup | None:
-    """Return what a run on this kind of device proves, and what it does not; a failed run proves nothing."""
+    """Return what a run on this kind of device proves, and what it does not. A failed run proves nothing."""
     if run.tier not in _TIERS or run.state == FAILED:
         return None
     return card(*(element("p", _sentence(line)) for line in _TIERS[run.tier] if line))
@@ -299,12 +299,12 @@ def differences(compared: Sequence[Compared], labels: Sequence[str]) -> Markup:
 
 
 def card(*children: Markup | None) -> Markup:
-    """Return content on a card."""
+    """Return a card with this content."""
     return element("div", *children, class_="card")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """Return a table that becomes a list on a phone."""
+    """Return a table that a narrow screen shows as a list."""
     return element(
         "table",
         element("thead", element("tr", *(element("th", head, scope="col") for head in heads))),
@@ -322,7 +322,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers with ranges, such as ``0 to 7, 16``."""
+    """Return numbers as text with ranges, such as ``0 to 7, 16``."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:
@@ -333,7 +333,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def cut(value: str, at_most: int = _MOST_VALUE) -> str:
-    """Return text of bounded length."""
+    """Return text, cut to a maximum length."""
     return value if len(value) <= at_most else f"{value[:at_most]}... ({len(value)} characters)"
 
 

@@ -1,4 +1,4 @@
-"""Rank agreement: all ranks of a job must run the same versions and patches; otherwise they diverge silently."""
+"""Rank agreement: the ranks of a job diverge silently unless all run the same versions and patches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from ascend_adapt import probe
 from ascend_adapt.patches.declare.outcome import Outcome, Status
 
-# When a rank reports its facts. The script may add plugins, paths and modules between these moments, on each rank at a
-# different time, so only facts of the same moment are compared.
+# Moments at which a rank reports its facts. Between them the script may add plugins, paths and modules, on each rank at
+# a different time, so only facts of the same moment are compared.
 START, FIRST_APPLY, END = "start", "first apply", "end"
 _ALWAYS = ("ascend_adapt", "torch", "torch_npu", "numpy")
 # Possible states of an armed patch after the import of its target.
 _LATER = ("applied", "not_needed", "drifted", "failed", "lost")
-# An armed patch that the gate cannot decide before the import.
+# State of an armed patch that the gate cannot decide before the import.
 _UNDECIDED = "undecided"
 _KERNEL = "kernel "
 _MISSING, _NOT_INSTALLED, _DISABLED = "missing", "not installed", "disabled"
@@ -26,7 +26,7 @@ _MISSING, _NOT_INSTALLED, _DISABLED = "missing", "not installed", "disabled"
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference between a rank and the lowest rank in one fact."""
+    """A fact that differs between a rank and the lowest rank."""
 
     fact: str
     rank: int
@@ -35,21 +35,21 @@ class Difference:
     there: str
 
     def may_be_to_come(self) -> bool:
-        """Return whether a rank lacks the patch or package only so far, or disabled it: its script may still add it.
+        """Return whether the difference may still disappear: a rank lacks the patch or package so far, or disabled it.
 
         Rank 0, which downloads for all ranks, applies patches earlier.
         """
         return bool({self.value, self.there} & {_MISSING, _NOT_INSTALLED, _DISABLED})
 
     def __str__(self) -> str:
-        return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value}, there {self.there}"
+        return f"rank {self.rank} differs from rank {self.first}: {self.fact} is {self.value} instead of {self.there}"
 
 
 def facts(status: Status, backends: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return versions, device, patch states and kernel backends of this process, by name.
+    """Return the versions, device, patch states and kernel backends of this process, by name.
 
     Args:
-        status: status of this process.
+        status: the status of this process.
         backends: kind of kernel call -> the backend chosen so far.
     """
     roots = {outcome.target.partition(":")[0].partition(".")[0] for outcome in status.outcomes}
@@ -65,7 +65,7 @@ def facts(status: Status, backends: Mapping[str, str] | None = None) -> dict[str
 
 
 def states(outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """Return the patch states, by name of the fact."""
+    """Return the patch states, by the names that their facts have."""
     return {
         f"patch {one.plugin}.{one.patch}": _UNDECIDED if one.state == "armed" and one.reason else one.state
         for one in outcomes
@@ -73,7 +73,7 @@ def states(outcomes: Iterable[Outcome]) -> dict[str, str]:
 
 
 def digest(facts: Mapping[str, str]) -> str:
-    """Return a short digest of facts; an armed patch counts the same as its possible later states."""
+    """Return a short digest of facts, in which an armed patch equals its possible later states."""
     settled = {
         name: "armed" if value in (*_LATER, _UNDECIDED) else value
         for name, value in facts.items()
@@ -85,7 +85,7 @@ def digest(facts: Mapping[str, str]) -> str:
 def met(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two ranks ran at the same time, according to their status files.
 
-    A shell script may start several programs in turn, each with its own ranks, packages and settings.
+    A shell script may start several programs one after another, each with other ranks, packages and settings.
     """
     return all(
         first.get("until") is None or later.get("since", 0.0) <= first["until"]
@@ -94,10 +94,10 @@ def met(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def differences(ranks: Mapping[int, Mapping[str, Mapping[str, str]]]) -> list[Difference]:
-    """Return the last reported differences of each rank from the lowest one.
+    """Return the latest differences of each rank from the lowest rank.
 
     Args:
-        ranks: rank -> moment -> facts; a rank that has not reached a moment has no entry for it.
+        ranks: rank -> moment -> facts, without the moments that a rank has not reached.
     """
     found: dict[tuple[int, str], Difference] = {}
     for moment in (START, FIRST_APPLY, END):
@@ -115,7 +115,7 @@ def _differences(ranks: Mapping[int, Mapping[str, str]]) -> list[Difference]:
         Difference(fact, rank, value, first, there)
         for rank in sorted(ranks)
         for fact in sorted({*ranks[rank], *ranks[first]})
-        # Pipeline stages make different calls: only the same call must have the same backend.
+        # Pipeline stages make different calls, so backends are compared for equal calls only.
         if not (fact.startswith(_KERNEL) and (fact not in ranks[rank] or fact not in ranks[first]))
         and not _agree(
             value := ranks[rank].get(fact, _MISSING),

@@ -1,7 +1,7 @@
 """Known code bases that share package names (``megatron``, ``mpu``), with the files that identify them.
 
 Source: GPT-NeoX v2.0, Megatron-LM core_v0.9.0, deepspeedai/Megatron-DeepSpeed 4efb479d,
-bigscience-workshop/Megatron-DeepSpeed 8387ae17 and THUDM/GLM 4f61ed72. A plugin declares others with
+bigscience-workshop/Megatron-DeepSpeed 8387ae17 and THUDM/GLM 4f61ed72. Plugins declare further code bases with
 ``CodeBase(...)``.
 """
 

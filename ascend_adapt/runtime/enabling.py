@@ -38,7 +38,7 @@ class _InForce:
 
 
 _lock = threading.RLock()
-# A forked child must not inherit a lock held by another thread, nor its unfinished work.
+# A forked child must not inherit a lock that another thread holds, nor the unfinished work of that thread.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _in_force: _InForce | None = None
 _is_beginning = False
@@ -56,22 +56,23 @@ def enable(
 ) -> Status:
     """Enable all patches that apply in this process, and return the status.
 
-    Imports no target: a patch is applied when its target is imported. A further call adds to earlier ones and to those
-    of a launcher. With ASCEND_ADAPT=0, does nothing and every patch is ``disabled``.
+    Imports no target: a patch is applied when its target is imported. A further call adds to earlier calls, including
+    those of a launcher. With ASCEND_ADAPT=0, the call does nothing, and every patch is ``disabled``.
 
     Args:
         plugins: plugin modules or objects to add to the installed ones.
         disable: names of plugins or patches to disable.
         device: ``npu``, ``cuda`` or ``cpu`` instead of the detected device.
         kernels: kernel backends to use, such as ``{"attention": "npu"}``.
-        strict: raise on every patch that drifted, failed or was lost, and on every unusable plugin.
-        cuda_code: where "cuda" means the device of this host: ``auto`` (the script and every package that does not
-            support the device), ``script`` (the script and its own modules), ``all`` (and packages that do) or ``off``.
+        strict: whether to raise an error for every patch that drifted, failed or was lost, and every unusable plugin.
+        cuda_code: in which code "cuda" means the device of this host: ``auto`` (the script, and every package that does
+            not support the device), ``script`` (the script and its modules), ``all`` (also packages that support the
+            device) or ``off``.
 
     Raises:
         SettingsError: a value is invalid, or conflicts with an earlier call (EnableConflict, naming both callers).
-        PluginError: a plugin given as ``plugins`` cannot be used; with ``strict``, any plugin.
-        PatchError: two patches change the same place; a patch drifted or failed without which numbers are wrong; with
+        PluginError: a plugin in ``plugins`` cannot be used, or with ``strict`` any plugin.
+        PatchError: two patches change the same place; a patch drifted or failed, and without it numbers are wrong; with
             ``strict``, any patch drifted, failed or was lost.
     """
     return _enable(
@@ -80,7 +81,7 @@ def enable(
 
 
 def disable() -> Status:
-    """Revert every patch, newest first, and return the status; originals and aliases are the same objects as before."""
+    """Revert every patch, newest first, and return the status. Originals and aliases are the same objects as before."""
     global _in_force, _last
     with _lock:
         if _in_force is not None:
@@ -96,13 +97,13 @@ def disable() -> Status:
 
 
 def status() -> Status:
-    """Return the status of all patches; after disable(), the last one."""
+    """Return the status of all patches; after disable(), the status that it returned."""
     with _lock:
         return _status_of(_in_force) if _in_force is not None else _last
 
 
 def check() -> None:
-    """Raise the errors that enable() would raise for a patch; an import may have swallowed them."""
+    """Raise the errors of patches that enable() would raise, in case an import has swallowed them."""
     with _lock:
         if _in_force is not None:
             _in_force.session.check()
@@ -116,7 +117,7 @@ def kernel_backends() -> dict[str, str]:
 
 
 def is_beginning() -> bool:
-    """Return whether the first enable() is running in this thread; its search for targets calls every import finder."""
+    """Return whether the first enable() is running in this thread. Its search for targets calls every import finder."""
     with _lock:
         return _is_beginning
 
@@ -146,7 +147,7 @@ def enabled(
     strict: bool | None = None,
     cuda_code: str | None = None,
 ) -> Iterator[Status]:
-    """Context manager for enable(); its end undoes only what this call has enabled or disabled."""
+    """Context manager for enable(). Its exit undoes only the changes of this call."""
     current, undo = _enable(
         plugins=plugins, disable=disable, device=device, kernels=kernels, strict=strict, cuda_code=cuda_code
     )
@@ -157,7 +158,7 @@ def enabled(
 
 
 def _enable(**stated: Any) -> tuple[Status, Callable[[], object]]:
-    """Do what enable() does; return the status and a function that undoes only this call."""
+    """Enable patches as enable() does; return the status, and a function that undoes only this call."""
     from ascend_adapt.runtime import settings as settings_module
 
     global _in_force, _is_beginning, _last
@@ -222,7 +223,7 @@ def _begin(wanted: Settings, environ: Mapping[str, str], caller: str) -> _InForc
 
 
 def _join(in_force: _InForce, wanted: Settings, caller: str) -> Callable[[], None]:
-    """Add the request of a further call, or nothing if it raises; return the function that undoes it."""
+    """Add the request of a further call, and return the function that undoes it. Changes nothing if it raises."""
     stated = in_force.settings
     if wanted.device not in (None, in_force.device):
         _refuse(in_force, caller, f"device={wanted.device!r}", f"device {in_force.device!r} ({in_force.device_reason})")
@@ -248,7 +249,7 @@ class _Joined:
     in_force: _InForce
     known_problems: int
     stated: Settings | None = None
-    """The settings before this call, if it has changed them."""
+    """The settings before this call, if the call has changed them."""
     plugins: list[Any] = field(default_factory=list)
     silenced: set[str] = field(default_factory=set)
     disabled: dict[Registered, Outcome] = field(default_factory=dict)
@@ -305,7 +306,7 @@ class _Joined:
 
 
 def _extend_kernels(manager: PluginManager | None) -> None:
-    """Register the kernel backends of plugins, or none; imports kernels only if a plugin has backends."""
+    """Register the kernel backends of plugins, or none. Kernels are imported only if a plugin has backends."""
     if (manager is not None and manager.extends_kernels) or "ascend_adapt.kernels.dispatch" in sys.modules:
         from ascend_adapt.kernels import dispatch
 
@@ -313,7 +314,7 @@ def _extend_kernels(manager: PluginManager | None) -> None:
 
 
 def _request(kernels: Mapping[str, str] | None) -> None:
-    """Select the requested kernel backends, or with None undo the selection; imports kernels."""
+    """Select the requested kernel backends, or undo the selection for None. Imports kernels."""
     from ascend_adapt.kernels import dispatch
 
     dispatch.request(kernels)

@@ -35,9 +35,10 @@ class _Origin:
 
 
 class PluginManager:
-    """Plugins of this process; ``problems`` has one message for each unusable plugin.
+    """Plugins of this process.
 
-    ``without_kernels`` names plugins whose kernel backends are ignored.
+    ``problems`` has one message for each unusable plugin. ``without_kernels`` names plugins whose kernel backends are
+    ignored.
 
     Args:
         extra: plugin modules or objects to register after the installed ones.
@@ -63,7 +64,10 @@ class PluginManager:
             origin = _Origin(point.name, point.dist.name if point.dist is not None else "")
             try:
                 plugin = point.load()
-            except (Exception, SystemExit) as error:  # a plugin may raise anything; it becomes the plugin's problem
+            except (
+                Exception,
+                SystemExit,
+            ) as error:  # a plugin may raise any exception, which is reported as a problem of the plugin
                 self._refuse(origin, f"importing {point.value} raised {type_and_message(error)}")
                 continue
             self._register(plugin, origin)
@@ -71,7 +75,7 @@ class PluginManager:
 
     @classmethod
     def of(cls, wanted: Settings) -> PluginManager:
-        """Return the plugins that these settings request."""
+        """Return a manager of the plugins that these settings request."""
         return cls(wanted.plugins, wanted.disable, wanted.allowed_plugins)
 
     def add(self, plugins: Iterable[Any]) -> None:
@@ -82,7 +86,7 @@ class PluginManager:
             self._register(plugin, _Origin(name, ""))
 
     def remove(self, plugins: Iterable[Any]) -> None:
-        """Forget plugins that ``add`` registered."""
+        """Remove plugins that ``add`` registered."""
         for plugin in plugins:
             name = _name_of(plugin)
             self.known.remove(name)
@@ -130,7 +134,7 @@ class PluginManager:
         return tuple(one for name in sorted(self._patches) for one in self._patches[name])
 
     def adapt_programs(self, device: str, cuda_code: str) -> list[Any]:
-        """Return what the plugins' ``adapt_programs`` returned."""
+        """Call each plugin's ``adapt_programs``, and return the objects that they return."""
         answers = self._manager.hook.adapt_programs(device=device, cuda_code=cuda_code)
         return [answer for answer in answers if answer is not None]
 
@@ -160,14 +164,14 @@ class PluginManager:
 
     @property
     def extends_kernels(self) -> bool:
-        """Whether a plugin has kernel backends; otherwise kernels need not be imported."""
+        """Whether any plugin has kernel backends; if none has, kernels need not be imported."""
         return bool(self._manager.hook.register_kernels.get_hookimpls())
 
     def kernels(self, unusable: Callable[[str, Any], str]) -> list[tuple[str, Any]]:
         """Return pairs (kernel name, backend) of all plugins, by plugin name and then as declared.
 
-        ``unusable(kernel, backend)`` returns why a backend is invalid, or ""; a plugin with an invalid backend adds
-        none.
+        ``unusable(kernel, backend)`` returns why a backend is invalid, or "". A plugin with an invalid backend adds no
+        backends.
         """
         for hook in self._manager.hook.register_kernels.get_hookimpls():
             if hook.plugin_name not in self._kernels:
@@ -214,10 +218,10 @@ class PluginManager:
     def check_names(
         self, disabled: Iterable[str], allowed: Iterable[str] | None, may_drift: Iterable[str] = ()
     ) -> None:
-        """Reject unknown names: a misspelt ``disable`` would leave the patch enabled.
+        """Reject unknown names, because a misspelt ``disable`` would leave the patch enabled.
 
         Raises:
-            SettingsError: an unknown name; the message suggests the closest one.
+            SettingsError: a name is unknown; the message suggests the closest one.
         """
         patches = [name for one in self.patches() for name in (one.name, one.full_name)]
         names = [*self.known, *patches]
@@ -231,16 +235,17 @@ class PluginManager:
     def hosts(
         self, patches: Sequence[Registered], known: Mapping[str, CodeBase]
     ) -> tuple[dict[str, CodeBase], list[Registered]]:
-        """Return the code bases that patches name, and the patches whose code base has one declaration."""
+        """Return the code bases that patches name, and the patches without an unknown or contradictory code base."""
         hosts, owners = dict(known), dict.fromkeys(known, "ascend_adapt")
-        order = list(self._origins)  # the first plugin loaded wins, not the first by name
+        order = list(self._origins)  # plugins in loading order: the declaration of the first one is used
         for one in sorted(patches, key=lambda one: order.index(one.plugin)):
             for host in one.patch.hosts:
                 if not isinstance(host, CodeBase):
                     continue
                 if hosts.setdefault(host.name, host) != host:
                     self._add_problem(
-                        f"code base {host.name!r}: {one} and {owners[host.name]} differ — use another name"
+                        f"code base {host.name!r}: {one} and {owners[host.name]} declare it differently — use another "
+                        "name"
                     )
                 owners.setdefault(host.name, str(one))
         kept = []
@@ -259,7 +264,7 @@ class PluginManager:
         """Return the environment variables of all plugins, without those already in ``environ``.
 
         Raises:
-            PluginError: a plugin raises, or returns something other than a mapping of strings.
+            PluginError: a plugin raises an exception, or returns something other than a mapping of strings.
         """
         wanted: dict[str, str] = {}
         for origin in self._origins.values():

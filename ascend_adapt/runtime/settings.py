@@ -1,4 +1,4 @@
-"""Settings of enable(): explicit argument, else ASCEND_ADAPT_*, else the default."""
+"""Settings of enable(): an explicit argument, else the ASCEND_ADAPT_* variable, else the default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one caller or the environment; None means not given."""
+    """Settings from one caller or from the environment; None for a setting that was not given."""
 
     plugins: tuple[Any, ...] = ()
     disable: tuple[str, ...] = ()

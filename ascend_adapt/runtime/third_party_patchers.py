@@ -1,4 +1,4 @@
-"""Known third-party patchers: packages that change training code at run time and may be used together with ours.
+"""Known third-party patchers: packages that change training code at run time and may run together with ours.
 
 Source: MindSpeed 028de58, Ascend/DeepSpeed c134c39, torch_npu 2.13.0 and Liger-Kernel 0.8.5.
 """
@@ -11,7 +11,7 @@ from ascend_adapt.patches.apply.third_party import ThirdPartyPatcher
 
 KNOWN = (
     ThirdPartyPatcher(
-        "MindSpeed", ("mindspeed", "mindspeed_llm", "mindspeed_mm"), "disable MindSpeed's feature for it"
+        "MindSpeed", ("mindspeed", "mindspeed_llm", "mindspeed_mm"), "disable the MindSpeed feature that changes it"
     ),
     ThirdPartyPatcher("deepspeed_npu", ("deepspeed_npu",), "remove `import deepspeed_npu`"),
     ThirdPartyPatcher(

@@ -1,1 +1,1 @@
-"""Conformance suite: plugin authors and users run it to verify patches."""
+"""Conformance suite, with which plugin authors and users verify patches."""

@@ -1,4 +1,4 @@
-"""Command line of ``pytest --pyargs ascend_adapt.testing``: options, selected patches, and their tests."""
+"""Command line of ``pytest --pyargs ascend_adapt.testing``: the options, the selected patches, and their tests."""
 
 from __future__ import annotations
 
@@ -26,36 +26,44 @@ from ascend_adapt.runtime import code_bases
 from ascend_adapt.runtime.plugin_manager import PluginManager
 from ascend_adapt.testing import hardware, real_target, scenarios, stage
 
-# These topics run in one process for all patches, which imports torch; other processes run this number of patches each.
+# These topics run for all patches in one process, which imports torch. Other processes run this many patches each.
 _TOGETHER = ("compile",)
 _PATCHES_OF_A_PROCESS = 8
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the suite's options to pytest."""
     group = parser.getgroup("ascend_adapt", "the conformance suite of ascend_adapt")
-    group.addoption("--patch", action="append", default=[], metavar="NAME", help="only this patch (or plugin.patch)")
+    group.addoption(
+        "--patch",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="test only this patch, given as patch or plugin.patch",
+    )
     group.addoption(
         "--plugin",
         action="append",
         default=[],
         metavar="NAME",
-        help="only this plugin; the module of one that is not installed is loaded",
+        help="test only this plugin; the name of a module loads a plugin that is not installed",
     )
-    group.addoption("--upstream", metavar="DIR", help="check the patches on this source tree as well")
+    group.addoption("--upstream", metavar="DIR", help="also check the patches on this source tree")
     group.addoption(
-        "--all-orders", action="store_true", help="every order of importing, enabling and disabling, not a covering set"
+        "--all-orders",
+        action="store_true",
+        help="run every order of importing, enabling and disabling, instead of a covering set",
     )
-    group.addoption("--hardware", action="store_true", help="run on a real NPU; an error if there is none")
+    group.addoption("--hardware", action="store_true", help="run on a real NPU, or fail if there is none")
     group.addoption(
         "--evidence", metavar="FILE", help="file for the evidence records (default: in the user's state folder)"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Select the patches, or fail with a usage error."""
+    """Select the patches to test, or fail with a usage error."""
     for name, ours in (("python_files", "test_*.py"), ("python_functions", "test_*")):
-        config.addinivalue_line(name, ours)  # regardless of the configuration of the current project
+        config.addinivalue_line(name, ours)  # set here, regardless of the current project's configuration
     try:
         _refuse_several_processes(config)
         _refuse_a_file_that_cannot_be_written(config)
@@ -68,9 +76,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _refuse_several_processes(config: pytest.Config) -> None:
-    """Reject pytest-xdist: results are collected in one process."""
+    """Reject pytest-xdist, because results are collected in one process."""
     if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
-        raise AdaptError("-n, --dist: the suite collects results in one process — remove the option, or add -n 0")
+        raise AdaptError(
+            "-n, --dist: several processes, expected one, in which the suite collects results — remove the option, or "
+            "add -n 0"
+        )
 
 
 def _refuse_a_file_that_cannot_be_written(config: pytest.Config) -> None:
@@ -87,7 +98,7 @@ def _refuse_a_file_that_cannot_be_written(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize the tests of this package with patches and topics."""
+    """Parametrize the suite's tests with patches and topics."""
     if not metafunc.module.__name__.startswith(f"{__package__}."):
         return
     selection = metafunc.config.stash[_SELECTION]
@@ -100,7 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the processes of the tests."""
+    """Start the processes that the tests need."""
     with_process = ("test_on_a_stand_in", "test_on_the_installed_target")
     items = [item for item in session.items if isinstance(item, pytest.Function) and item.originalname in with_process]
     if not session.config.option.collectonly:
@@ -108,27 +119,27 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop all processes."""
+    """Stop the processes of the tests."""
     session.config.stash[_SELECTION].close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the guard last."""
+    """Run the guard against an empty run last."""
     items.sort(key=lambda item: item.name.startswith("test_every_patch_reached_applied"))
 
 
 @pytest.fixture(scope="session")
 def selection(request: pytest.FixtureRequest) -> Selection:
-    """The selection of the command line."""
+    """The patches that the command line selects."""
     return request.config.stash[_SELECTION]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print where each patch was applied, which scenarios were not shown, and the path of the evidence."""
+    """Print where patches were applied, which scenarios were not shown, and the path of the evidence."""
     selection = config.stash[_SELECTION]
     if not selection.applied:
         return
-    counts = [f"{len(selection.applied)} of {len(selection.patches)} patches reached applied"]
+    counts = [f"{len(selection.applied)} of {len(selection.patches)} patches were applied"]
     counts += [f"{sum(where == each for where in selection.applied.values())} on {each}" for each in _WHERE]
     terminalreporter.section("ascend_adapt conformance")
     terminalreporter.write_line(", ".join(counts))
@@ -157,14 +168,14 @@ _WHERE = ("a real target", "a stand-in")
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Fail the test with the message ``otherwise``, without a traceback, unless ``holds``."""
+    """Fail the test with the message ``otherwise``, and without a traceback, unless ``holds``."""
     if not holds:
         pytest.fail(otherwise, pytrace=False)
 
 
 @dataclass(eq=False)
 class Selection:
-    """Patches under test and their results so far."""
+    """The patches under test, and their results so far."""
 
     patches: tuple[Registered, ...]
     modules: tuple[str, ...]
@@ -173,7 +184,7 @@ class Selection:
     tier: str
     all_orders: bool = False
     pythonpath: tuple[str, ...] = ()
-    """``pythonpath`` of the current project's pytest configuration."""
+    """The setting ``pythonpath`` of the current project's pytest configuration."""
 
     def __post_init__(self) -> None:
         self.soc = ""
@@ -187,10 +198,10 @@ class Selection:
 
     @classmethod
     def of(cls, config: pytest.Config) -> Selection:
-        """Return the selection of the options in ``config``.
+        """Return the selection for the options in ``config``.
 
         Raises:
-            AdaptError: an unknown patch, or an unusable plugin.
+            AdaptError: a patch is unknown, or a plugin unusable.
         """
         wanted, plugins = config.getoption("--patch"), config.getoption("--plugin")
         manager = PluginManager()
@@ -234,12 +245,12 @@ class Selection:
         return [topic for topic in scenarios.of(one.patch) if topic != scenarios.ALL_ORDERS or self.all_orders]
 
     def device_of(self, one: Registered) -> str:
-        """Return the device kind to test a patch on: its first one, or with ``--hardware`` an NPU if possible."""
+        """Return the device kind to test a patch on: its first device, or an NPU with ``--hardware`` if possible."""
         devices = one.patch.devices or ("cpu",)
         return "npu" if self.tier == "hardware" and "npu" in (one.patch.devices or ("npu",)) else devices[0]
 
     def verdict(self, one: Registered, tree: SourceTree | None = None) -> Outcome:
-        """Return the static outcome of a patch on ``tree`` or on the installation; imports nothing."""
+        """Return the static outcome of a patch on ``tree`` or the installation, without importing anything."""
         (outcome,) = static.judge([one], device=self.device_of(one), hosts=self.known_hosts, tree=tree)
         return outcome
 
@@ -262,7 +273,7 @@ class Selection:
         return self._stages[key]
 
     def _tree_of(self, one: Registered) -> str | None:
-        """The tree whose target the stand-in copies, if the patch fits there."""
+        """Return the source tree whose target the stand-in copies, or None if the patch fits none."""
         if self.upstream is not None and self.verdict(one, self.upstream).state == "armed":
             return str(self.upstream.root)
         folder = real_target.installed_folder(one.patch)
@@ -273,11 +284,11 @@ class Selection:
         result = self._real_target(one).result()[one.full_name]
         if result[0] != stage.FAILED or len({each.patch.target.module for each in self._tested_with(one)}) == 1:
             return result
-        # Another module of the process may be the cause: run this one alone.
+        # Another module in the process may be the cause, so this module is run alone.
         return self._real_target(one, alone=True).result()[one.full_name]
 
     def _real_target(self, one: Registered, alone: bool = False) -> Future[dict[str, list[str]]]:
-        """The results of all patches that are tested in one process, or ``alone`` of one of its modules."""
+        """Return the results of all patches that share a process with this one, or with ``alone`` its module."""
         package, device = self._process_of[one.full_name]
         key = (one.patch.target.module if alone else package, device, alone)
         if key not in self._real:
@@ -293,7 +304,7 @@ class Selection:
 
     @functools.cached_property
     def _process_of(self) -> dict[str, tuple[str, str]]:
-        """Patch -> (package, device): one process each; what replaces missing packages, "", shares one."""
+        """Patch -> (package, device) of its process. Patches of missing packages share the package ""."""
         return {
             one.full_name: (
                 "" if real_target.installed_folder(one.patch) is None else one.patch.target.root,
@@ -303,7 +314,7 @@ class Selection:
         }
 
     def prepare(self, asked: Iterable[Mapping[str, Any]]) -> None:
-        """Start the processes for tests with these parameters in order, one per core."""
+        """Start the processes for tests with these parameters, in order and one per core."""
         for parameters in asked:
             one = parameters["one"]
             if "topic" in parameters:
@@ -312,7 +323,7 @@ class Selection:
                 self._real_target(one)
 
     def close(self) -> None:
-        """Cancel pending processes, and wait for running ones."""
+        """Cancel pending processes, and wait for the running processes."""
         self._processes.shutdown(cancel_futures=True)
 
     @staticmethod
@@ -336,12 +347,12 @@ def is_of(one: Registered, tree: SourceTree) -> bool:
 @functools.cache
 def _load(name: str) -> Any:
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # as in the processes of the suite
+        sys.path.append(os.getcwd())  # the processes of the suite have the same path
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise AdaptError(f"--plugin {name}: neither an installed plugin nor a module ({error})") from error
-    except Exception as error:  # a plugin may raise anything
+    except Exception as error:  # a plugin may raise any exception
         cause = type_and_message(error)
         raise AdaptError(f"--plugin {name}: cannot be imported ({cause}) — correct it") from error
 

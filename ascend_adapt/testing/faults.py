@@ -1,4 +1,4 @@
-"""Faults: whether a source tree has the fault of a patch, judged from its code, never from version numbers."""
+"""Faults: decides whether a source tree has the fault of a patch, from code and never from version numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRESENT, ABSENT, NOT_JUDGED = "present", "absent", "not judged"
 
 @dataclass(frozen=True)
 class Fault:
-    """Result for one fault: ``state`` is present, absent or not judged; ``reason`` explains it."""
+    """Result for one fault. ``state`` is present, absent or not judged, and ``reason`` explains the state."""
 
     state: str
     reason: str
@@ -31,8 +31,9 @@ class Fault:
 def look_for(patch: Patch, tree: SourceTree) -> Fault:
     """Return whether ``tree`` has the fault of ``patch``.
 
-    A declared symptom decides. Otherwise the fault of a rewrite is its old expression, and the fault of a wrap is that
-    ``unless`` returns "". A name added to or provided for another package must be used by the tree, unguarded.
+    A declared symptom decides. Otherwise, the fault of a rewrite is its old expression, and a wrap has a fault if
+    ``unless`` returns "". If a patch adds or provides a name for another package, the fault is that the tree uses the
+    name unguarded.
     """
     is_foreign = tree.folder(patch.target.root) is None
     if patch.kind in ("add", "provide") and is_foreign:
@@ -78,12 +79,12 @@ def _nodes(place: Target, tree: SourceTree) -> list[ast.AST]:
 def _of_a_rewrite(patch: Patch, tree: SourceTree) -> Fault:
     old = syntax.parse_fragment(patch.old, f"{patch} old=")
     times = sum(len(syntax.occurrences(found.node, old)) for found in static.definitions(patch, tree))
-    return Fault(PRESENT if times else ABSENT, f"the old expression is there {times} times")
+    return Fault(PRESENT if times else ABSENT, f"the old expression occurs {times} times")
 
 
 def _of_an_addition(patch: Patch, tree: SourceTree) -> Fault:
     if static.definitions(patch, tree):
-        return Fault(ABSENT, f"{patch.target} is there")
+        return Fault(ABSENT, f"{patch.target} exists")
     around = patch.target.path[:-1]
     if around and not static.find(patch.target.module, around, tree):
         return Fault(ABSENT, f"{'.'.join(around)} is not in {patch.target.module}")
@@ -97,7 +98,7 @@ def _of_a_wrap(patch: Patch, tree: SourceTree) -> Fault:
     if len(functions) != 1:
         return Fault(NOT_JUDGED, f"{patch.target} has {len(functions)} definitions")
     seen = patch.unless(_with_signature(static.signature_of(functions[0])))
-    return Fault(ABSENT, seen) if seen else Fault(PRESENT, "unless= finds nothing")
+    return Fault(ABSENT, seen) if seen else Fault(PRESENT, "unless= returns no reason")
 
 
 def _of_an_entry(patch: Patch, tree: SourceTree) -> Fault:
@@ -107,13 +108,13 @@ def _of_an_entry(patch: Patch, tree: SourceTree) -> Fault:
             keys = [key.value for key in value.keys if isinstance(key, ast.Constant)]
             has_key = patch.key in keys
             return Fault(
-                PRESENT if has_key is patch.present else ABSENT, f"the key is {'' if has_key else 'not '}there"
+                PRESENT if has_key is patch.present else ABSENT, f"the key {'exists' if has_key else 'is missing'}"
             )
     return Fault(NOT_JUDGED, f"{patch.target} is not a literal mapping, and no symptom is declared")
 
 
 def _of_a_foreign_name(patch: Patch, tree: SourceTree) -> Fault:
-    """Judge a name of another package: the fault is present if the tree uses it."""
+    """Judge a name in another package. The fault is present if the tree uses the name."""
     word = (patch.target.path or patch.target.module.split("."))[-1].encode()
     packages = [path for path in sorted(tree.root.iterdir()) if (path / "__init__.py").is_file()]
     for package in packages:
@@ -127,7 +128,7 @@ def _uses(path: Path, target: Target) -> bool:
     try:
         parsed = syntax.parse_file(path)
     except PatchDrift:
-        return False  # a template, or Python 2: it cannot run here
+        return False  # a template or Python 2 code, which cannot run here
     return _uses_in(parsed, ".".join((target.module, *target.path)), target)
 
 
@@ -169,7 +170,7 @@ _JUDGES: dict[str, Callable[[Patch, SourceTree], Fault]] = {
 
 
 def declaration(patch: Patch) -> str:
-    """Return the parts of a declaration that facts of a tree depend on, as text, without versions."""
+    """Return, as text, the parts of a declaration on which facts about a tree depend; versions are left out."""
     symptom = patch.symptom and (patch.symptom.fragments, patch.symptom.at, patch.symptom.reason)
     key = "" if patch.key is MISSING else repr(patch.key)
     unless = getattr(patch.unless, "__code__", None)

@@ -12,16 +12,16 @@ from ascend_adapt.errors import AdaptError
 
 
 class NoHardware(AdaptError):
-    """No NPU, or an emulated one."""
+    """This host has no NPU, or an emulated one."""
 
 
 def real_npu(dev: Path = Path("/dev"), maps: Path = Path("/proc/self/maps")) -> str:
     """Return the SoC name that the NPU runtime reports.
 
     Raises:
-        NoHardware: no device node, no torch_npu, no device, or the runtime is an emulation.
+        NoHardware: a device node, torch_npu or a device is missing, or the runtime is an emulation.
     """
-    say = "--hardware: {}, expected a real NPU — run it on an NPU host, or without --hardware"
+    say = "--hardware: {}, expected a real NPU — run the suite on an NPU host, or without --hardware"
     if not probe.device_nodes("npu", dev):
         raise NoHardware(say.format(f"{dev} has no davinci device node"))
     if probe.distribution_version("torch_npu") is None:
@@ -29,7 +29,7 @@ def real_npu(dev: Path = Path("/dev"), maps: Path = Path("/proc/self/maps")) -> 
     try:
         import torch
         import torch_npu  # noqa: F401
-    except Exception as error:  # torch_npu propagates any error of its libraries
+    except Exception as error:  # torch_npu passes on any error of its libraries
         raise NoHardware(say.format(f"torch_npu cannot be imported ({error})")) from error
     if torch.npu.device_count() < 1:
         raise NoHardware(say.format("torch_npu finds no device"))
@@ -41,7 +41,7 @@ def real_npu(dev: Path = Path("/dev"), maps: Path = Path("/proc/self/maps")) -> 
 
 
 def _loaded_library(maps: str) -> Path | None:
-    """Path of the Ascend runtime library mapped by this process."""
+    """Return the path of the Ascend runtime library that this process has mapped."""
     match = re.search(r"(/\S*/libascendcl\.so\S*)$", maps, re.MULTILINE)
     return Path(match[1]).resolve() if match else None
 

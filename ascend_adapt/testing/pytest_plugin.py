@@ -1,4 +1,4 @@
-"""pytest plugin, loaded wherever ascend_adapt is installed; does nothing unless the suite is requested."""
+"""pytest plugin, loaded wherever ascend_adapt is installed. It does nothing unless the suite is requested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SUITE = "ascend_adapt.testing"
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Register the suite's options when it is requested: ``pytest --pyargs ascend_adapt.testing``."""
+    """Register the suite's options if the suite is requested: ``pytest --pyargs ascend_adapt.testing``."""
     if any(word == _SUITE or word.startswith((f"{_SUITE}.", f"{_SUITE}::")) for word in args):
         from ascend_adapt.testing import command_line
 

@@ -1,7 +1,7 @@
-"""Tests patches on their real, installed targets, in a fresh process per plan; reads a JSON plan from stdin.
+"""Tests patches on their real, installed targets, in a fresh process per plan. Reads a JSON plan from stdin.
 
-Enables all installed plugins, as for users; the static outcome must be confirmed. Prints one JSON object: patch ->
-[passed, failed or not shown, text].
+All installed plugins are enabled, as for users, and the outcomes must agree with the static outcomes. Prints one JSON
+object: patch -> [passed, failed or not shown, text].
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def main() -> None:
     patches = {name: find(name, plan["plugins"]) for name in plan["patches"]}
     try:
         results = _all(patches, extra, plan["device"])
-    except Exception as error:  # of enable() or disable() itself: users would see it as well
+    except Exception as error:  # an error of enable() or disable(), which users would see as well
         text = str(error) if isinstance(error, AdaptError) else _message(error)
         results = dict.fromkeys(patches, [FAILED, text])
     print()
     print(json.dumps(results), end="", flush=True)
-    os._exit(0)  # threads and children left by the target do not matter
+    os._exit(0)  # skips waiting for threads and children that the target left
 
 
 def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -> dict[str, list[str]]:
@@ -75,13 +75,13 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
             results |= dict.fromkeys(of_module, result)
     patches = {name: one for name, one in patches.items() if results[name][0] == PASSED}
     if not patches:
-        return results  # the process ends: a failed import need not be undone
+        return results  # the process ends, so a failed import need not be undone
     states = {name: ascend_adapt.status()[name] for name in patches}
     ascend_adapt.disable()
     before = {name: _value(one.patch) for name, one in patches.items()}
     held = {name: _held(one.patch) for name, one in patches.items()}
     copies = {name: _copies(value) for name, value in before.items()}
-    # An inherited method is pickled under the name of its base class; a patched one under its own.
+    # An inherited method is pickled under the name of its base class, a patched method under that of its class.
     places = {name: _place(one.patch) for name, one in patches.items()}
     inherited = {name for name, place in places.items() if place is not None and place.inherited}
     ascend_adapt.enable(plugins=extra, device=device)
@@ -105,14 +105,14 @@ def _all(patches: Mapping[str, Registered], extra: Sequence[Any], device: str) -
 
 
 def _imported(module: str, patches: Iterable[Patch]) -> list[str]:
-    """Import a target and return the result; the patches of a target that cannot be imported here are not shown."""
+    """Import a target and return the result. Patches of a target that cannot be imported here are not shown."""
     try:
         _import(module)
     except NotShown as error:
         # A module provided for one code base, or for some code only, cannot be imported here.
         for_all = [patch for patch in patches if patch.kind == "provide" and not patch.hosts and patch.seen_by is None]
         return [FAILED, f"provided, but {error}"] if for_all else [NOT_SHOWN, str(error)]
-    except (AdaptError, AssertionError) as error:  # of any patch on this target: users would see it as well
+    except (AdaptError, AssertionError) as error:  # an error of any patch of this target, which users would see as well
         return [FAILED, str(error)]
     return [PASSED, ""]
 
@@ -123,10 +123,10 @@ def _import(module: str) -> None:
             importlib.import_module(module)
     except AdaptError:
         raise
-    except Exception as error:  # upstream may raise anything
+    except Exception as error:  # upstream may raise any exception
         message = f"{module} cannot be imported here: {type(error).__name__}: {error}"
         alone = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, timeout=200)
-        check(alone.returncode != 0, f"{message}; without patches it can")
+        check(alone.returncode != 0, f"{message}, but can be imported without patches")
         raise NotShown(message) from error
 
 
@@ -153,7 +153,7 @@ def _held(patch: Patch) -> Any:
 
 
 def _copies(value: Any) -> bytes | None:
-    """Return the pickle of a plain function, or None if it has none; also check deepcopy."""
+    """Return the pickle of a plain function, or None if it cannot be pickled. Also check deepcopy."""
     if type(value).__name__ != "function":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Release matrix: every patch judged on every release, to find wrong and missing version ranges."""
+"""Release matrix: judges every patch on every release, to find wrong and missing version ranges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ascend_adapt.testing.upstream_facts import Facts
 
 @dataclass(frozen=True)
 class ReleaseRow:
-    """Row for one patch on one release: ``decision`` is patch or skip, ``fault`` its state in the source."""
+    """Row for one patch on one release. ``decision`` is patch or skip, ``fault`` the fault's state in the source."""
 
     release: str
     patch: str
@@ -40,7 +40,7 @@ class ReleaseRow:
 
 
 def concerns(one: Registered, distribution: str) -> bool:
-    """Return whether a patch is judged on releases of ``distribution``, because it requires some of them."""
+    """Return whether a patch is judged on releases of ``distribution``, because it requires some releases."""
     return bool(requirements_on(one.patch, distribution))
 
 
@@ -51,7 +51,7 @@ def requirements_on(patch: Patch, distribution: str) -> tuple[Requirement, ...]:
 
 
 def judge(one: Registered, distribution: str, release: str, facts: Facts) -> ReleaseRow:
-    """Return the row of a patch on a release, from facts alone."""
+    """Return the row of a patch on a release, from recorded facts alone."""
     required = requirements_on(one.patch, distribution)
     admitted = all(each.specifier.contains(Version(release), prereleases=True) for each in required)
     row = ReleaseRow(release, one.full_name, "patch" if admitted else "skip", facts.fault, facts.reason)
@@ -64,7 +64,7 @@ def judge(one: Registered, distribution: str, release: str, facts: Facts) -> Rel
 
 
 def _misfit(patch: Patch, facts: Facts, distribution: str) -> str:
-    """Return why the target does not fit, from facts, or "" (also for a target of another distribution)."""
+    """Return why the target does not fit, from recorded facts, or "" (also for a target in another distribution)."""
     if patch.kind in ("add", "provide") or _is_elsewhere(patch, distribution):
         return ""
     if not facts.digests:
@@ -86,7 +86,7 @@ def _is_elsewhere(patch: Patch, distribution: str) -> bool:
 
 
 def _signature(text: str) -> inspect.Signature:
-    """Parse a signature; the values of its defaults do not matter."""
+    """Parse a signature. The values of defaults do not matter."""
     node = ast.parse(f"def f{text}: ...").body[0]
     if not isinstance(node, ast.FunctionDef):
         raise PatchSpecError(f"{text}: is not a signature — make record-upstreams")
@@ -101,7 +101,7 @@ def disagreements(
     for row, one in zip(rows, registered, strict=True):
         outcome = judge_source(one, distribution, tree)
         if outcome.reason.endswith("is not installed"):
-            continue  # a target of another distribution, which is not installed
+            continue  # the target is in another distribution, which is not installed
         expected = "armed" if row.decision == "patch" else "skipped"
         if outcome.state != expected:
             messages.append(f"{row}: the engine reports {outcome.state}, expected {expected} ({outcome.reason})")
@@ -109,11 +109,11 @@ def disagreements(
 
 
 def judge_source(one: Registered, distribution: str, tree: SourceTree) -> Outcome:
-    """Return the static outcome of a patch on the source of a release of ``distribution``, ignoring other packages."""
+    """Return the static outcome of a patch on the source of a release of ``distribution``, without other packages."""
     alone = replace(one.patch, requires=requirements_on(one.patch, distribution))
     known = hosts_for(alone)
     if not any(alone.target.root in known[str(host)].roots for host in alone.hosts):
-        # The target is in a library, whose archives do not contain the code base.
+        # The target is in a library whose archives do not contain the code base.
         alone = replace(alone, hosts=())
     device = (alone.devices or ("cpu",))[0]
     (outcome,) = static.judge([replace(one, patch=alone)], device=device, hosts=known, tree=tree)
@@ -121,7 +121,7 @@ def judge_source(one: Registered, distribution: str, tree: SourceTree) -> Outcom
 
 
 def hosts_for(patch: Patch) -> dict[str, CodeBase]:
-    """Return the known code bases and those that the patch declares, by name."""
+    """Return the known code bases, and those that the patch declares, by name."""
     return {**code_bases.KNOWN, **{host.name: host for host in patch.hosts if isinstance(host, CodeBase)}}
 
 

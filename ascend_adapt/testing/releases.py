@@ -1,4 +1,4 @@
-"""Source archives of releases: downloaded from pip's index, verified and unpacked, never run."""
+"""Source archives of releases, which are downloaded from pip's index, verified and unpacked, but never run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReleaseError(AdaptError):
 
 
 class ReleaseUnreachable(ReleaseError):
-    """The index cannot be reached, so the release may exist."""
+    """The index cannot be reached, so it is unknown whether the release exists."""
 
 
 class Releases:
@@ -43,8 +43,8 @@ class Releases:
         """Return the source folder of a release, downloading it if necessary.
 
         Raises:
-            ReleaseError: no such release, or an archive with a wrong digest.
-            ReleaseUnreachable: no connection.
+            ReleaseError: the release does not exist, or its archive has a wrong digest.
+            ReleaseUnreachable: the index cannot be reached.
         """
         folder = self.cache / f"{distribution}-{version}"
         if not folder.is_dir():
@@ -86,7 +86,7 @@ class Releases:
 
 
 def _extract(tar: tarfile.TarFile, folder: Path) -> None:
-    """Unpack into ``folder`` with Python's "data" filter (3.10.12 and 3.11.4 or later), else with equal checks.
+    """Unpack into ``folder`` with Python's "data" filter (from 3.10.12 and 3.11.4 on), or else with equal checks.
 
     Raises:
         tarfile.TarError: a member is outside the folder or, without the filter, neither a file nor a folder.
@@ -98,14 +98,14 @@ def _extract(tar: tarfile.TarFile, folder: Path) -> None:
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
             raise tarfile.TarError(f"{member.name}: expected a file or folder inside the archive's folder")
-        # Owned by the current user, and not writable for others.
+        # The files are owned by the current user, and not writable for others.
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
         member.mode = 0o755 if member.isdir() else member.mode & 0o755 | 0o600
     tar.extractall(folder)
 
 
 def _source_archives(distribution: str) -> dict[str, tuple[str, str]]:
-    """Return version -> (URL, sha256) of the .tar.gz archives that the index lists."""
+    """Return version -> (URL, sha256) for the .tar.gz archives that the index lists."""
     page = urllib.parse.urljoin(_index() + "/", re.sub(r"[-_.]+", "-", distribution).lower() + "/")
     listed = _read(page, accept=_JSON)
     archives = {}
@@ -120,7 +120,7 @@ def _source_archives(distribution: str) -> dict[str, tuple[str, str]]:
 
 
 def _index() -> str:
-    """Return the index of pip in this environment."""
+    """Return the URL of the index that pip uses in this environment."""
     default = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     found = (
         os.environ.get("PIP_INDEX_URL")

@@ -1,4 +1,4 @@
-"""Scenarios: checks of a patch on its stand-in, each in a fresh process; a scenario raises on failure."""
+"""Scenarios: checks of a patch on its stand-in, each in a fresh process. A scenario raises an error on failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ascend_adapt.testing.stand_in import NotShown
 
 Scenario = Callable[[Scene], None]
 
-# i: import the target, e: enable(), d: disable(); every distinct order of these steps.
+# Every distinct order of the steps i: import the target, e: enable(), d: disable().
 ORDERS = sorted({"".join(order) for steps in ("ieede", "iedd") for order in itertools.permutations(steps)})
 ALL_ORDERS = "all orders"
 
@@ -72,7 +72,7 @@ def of(patch: Patch) -> dict[str, dict[str, Scenario]]:
 
 
 def in_order(scene: Scene, order: str) -> None:
-    """Import, enable and disable in one order; the target is patched once while enabled, and restored afterwards."""
+    """Import, enable and disable in one order. The target is patched once while enabled, and restored afterwards."""
     scene.write()
     on = False
     for number, step in enumerate(order):
@@ -94,13 +94,13 @@ def in_order(scene: Scene, order: str) -> None:
     scene.expect_untouched()
     original = scene.original() if scene.aliases() else None
     for alias in scene.aliases():
-        check(alias is original or not stand_in_holds(scene), "an alias does not have its original again")
+        check(alias is original or not stand_in_holds(scene), "an alias was not restored to its original")
     if scene.patch.kind == "provide":
-        check(scene.patch.target.module not in sys.modules, "the provided module is still there")
+        check(scene.patch.target.module not in sys.modules, "the provided module is still in sys.modules")
 
 
 def stand_in_holds(scene: Scene) -> bool:
-    """Return whether the target's own class or module defines the target, so that aliases refer to it."""
+    """Return whether the target's class or module defines the target itself, so that aliases refer to it."""
     return not scene.shape.inherited
 
 
@@ -119,7 +119,7 @@ def aliases_follow(scene: Scene) -> None:
     scene.expect_in_force()
     ascend_adapt.disable()
     if stand_in_holds(scene):
-        check(all(alias is before[0] for alias in scene.aliases()), "an alias does not have its original again")
+        check(all(alias is before[0] for alias in scene.aliases()), "an alias was not restored to its original")
 
 
 def _of_the_gate(patch: Patch) -> dict[str, Scenario]:
@@ -128,7 +128,7 @@ def _of_the_gate(patch: Patch) -> dict[str, Scenario]:
         try:
             near = versions.around(requirement)
         except ValueError:
-            continue  # no version is in the range: the scenario above fails
+            continue  # no version is in the range, so the scenario above fails
         for side, version in (("below", near.below), ("above", near.above)):
             if version is not None:
                 name = f"{requirement.name} {version}, {side}"
@@ -152,7 +152,7 @@ def is_applied(scene: Scene, name: str = "", version: str = "") -> None:
 
 
 def is_skipped(scene: Scene, index: int, version: str) -> None:
-    """A version outside the range is left alone, and the reason names requirement and version."""
+    """A version outside the range is left alone, and the reason names the requirement and the version."""
     requirement = scene.patch.requires[index]
     scene.write(versions={requirement.name: version})
     scene.enable()
@@ -178,12 +178,14 @@ def in_another_host(scene: Scene) -> None:
     assert isinstance(host, CodeBase)
     for marker in host.present:
         if (scene.folder / marker).stat().st_size:
-            raise NotShown(f"{marker} is a marker file and the target itself, or has its version")
+            raise NotShown(f"{marker} is a marker file, and also the target or the source of its version")
         (scene.folder / marker).unlink()
     scene.enable()
     scene.import_target()
     several = len(scene.patch.hosts) > 1
-    if several and scene.outcome().state == "armed":  # an installed library waits for the packages of the others
+    if (
+        several and scene.outcome().state == "armed"
+    ):  # in an installed library, the patch waits for packages of the other code bases
         scene.expect("armed", "is for ", "checked when")
     else:
         scene.expect("skipped", host.name)
@@ -242,7 +244,7 @@ def drift_raises(scene: Scene, alteration: str) -> None:
 
 
 def is_not_needed(scene: Scene) -> None:
-    """An existing object is left alone."""
+    """If the object already exists, it is left alone."""
     path = scene.patch.target.path
     shape = scene.shape
     if scene.patch.kind == "add":
@@ -264,7 +266,7 @@ def is_not_needed(scene: Scene) -> None:
 
 
 def stands_instead(scene: Scene) -> None:
-    """The importer sees the provided module, and all others the real one."""
+    """The importer sees the provided module, and all other code the real one."""
     scene.write()
     name = scene.patch.target.module
     scene.folder.joinpath(*name.split(".")).with_suffix(".py").write_text("real = True\n")
@@ -272,11 +274,11 @@ def stands_instead(scene: Scene) -> None:
     scene.enable()
     scene.import_target()
     scene.expect_in_force()
-    check(importlib.import_module(name).real, "the provided module hides a real one from everybody")
+    check(importlib.import_module(name).real, "the provided module hides a real one from all code")
 
 
 def two_plugins(scene: Scene) -> None:
-    """Two rewrites, replacements or entries conflict; two wraps are nested; a second add does nothing."""
+    """Two rewrites, replacements or entries conflict. Two wraps are nested. A second add does nothing."""
     scene.write()
     scene.import_target()
     patch = scene.patch
@@ -284,7 +286,10 @@ def two_plugins(scene: Scene) -> None:
         try:
             scene.enable(patch)
         except PatchConflict as error:
-            check("'conformance'" in str(error) and "'conformance_0'" in str(error), f"does not name both: {error}")
+            check(
+                "'conformance'" in str(error) and "'conformance_0'" in str(error),
+                f"the error does not name both plugins: {error}",
+            )
             scene.expect_untouched()
             return
         raise AssertionError("two plugins changed the same place")
@@ -306,7 +311,7 @@ def two_plugins(scene: Scene) -> None:
 
 
 def enabling_imports_nothing(scene: Scene) -> None:
-    """enable() imports no package but the dependencies of this project, and not the target."""
+    """enable() imports only dependencies of this project, and not the target."""
     scene.write()
     before = {name.partition(".")[0] for name in sys.modules}
     scene.enable()
@@ -317,7 +322,7 @@ def enabling_imports_nothing(scene: Scene) -> None:
 
 
 def copies_work(scene: Scene) -> None:
-    """A patched function pickles as before, so that an unpatched process can read it; deepcopy and partial work."""
+    """A patched function pickles as before, so that an unpatched process can load it. deepcopy and partial work."""
     scene.write()
     scene.import_target()
 
@@ -335,7 +340,10 @@ def copies_work(scene: Scene) -> None:
         is_whole = type(function).__name__ == "function"
         check(not is_whole or back <= {id(function)}, "unpickling gives another function")
         check(not is_whole or copy.deepcopy(function) is function, "deepcopy made another function")
-        check(not is_whole or copy.deepcopy(functools.partial(function)).func is function, "deepcopy of a partial")
+        check(
+            not is_whole or copy.deepcopy(functools.partial(function)).func is function,
+            "deepcopy of a partial made another function",
+        )
         return made
 
     if scene.shape.value or scene.shape.decorator == "@property":
@@ -369,7 +377,7 @@ def compiles(scene: Scene) -> None:
 
 
 def _passing_on(patch: Patch, answer: Callable[[], Any]) -> Callable[..., Any]:
-    """A wrapper, or a replacement with the patch's signature, without the counter, which no graph can contain."""
+    """Return a wrapper, or a replacement with the patch's signature, without the counter, which would break a graph."""
     if patch.kind == "wrap":
         return lambda wrapped, instance, args, kwargs: wrapped(*args, **kwargs)
     if patch.function is None:
@@ -383,7 +391,7 @@ def _passing_on(patch: Patch, answer: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def rewritten_script(scene: Scene) -> None:
-    """A launched script is rewritten before it runs; another version of it is reported and left alone."""
+    """A launched script is rewritten before it runs. Another version of the script is reported and left alone."""
     from ascend_adapt.runtime import enabling
 
     scene.write_script()

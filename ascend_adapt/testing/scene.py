@@ -1,4 +1,4 @@
-"""Scene: one patch with one stand-in in a fresh process, on which a scenario acts."""
+"""Scene: one patch and its stand-in in a fresh process, on which a scenario acts."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _ASKING = "import importlib\n\ndef ask(name):\n    return importlib.import_modul
 
 @dataclass
 class Scene:
-    """Scene with a stand-in in ``folder``, first on sys.path; the code of the patch is replaced by a counter.
+    """Scene with a stand-in in ``folder``, first on sys.path. A counter replaces the code of the patch.
 
-    The effect of a wrapper or replacement is tested on the real target; here calls are only counted, and a wrapper
-    calls the original.
+    The effect of a wrapper or replacement is tested on the real target. In a scene, calls are only counted, and a
+    wrapper calls the original.
     """
 
     registered: Registered
@@ -51,12 +51,12 @@ class Scene:
         self.shape = stand_in.shape_of(self.registered.patch, self.tree)
         if self.patch.bodies:
             self.patch = replace(self.patch, bodies=(stand_in.digest(self.patch, self.shape),))
-        if self.patch.original is not None:  # the stand-in defines it next to the mapping
+        if self.patch.original is not None:  # the stand-in defines the original next to the mapping
             self.patch = replace(self.patch, original=replace(self.patch.original, module=self.patch.target.module))
         self.versions = {one.name: versions.around(one).inside for one in self.patch.requires}
         root = self.patch.target.root
         if root in sys.modules and self.patch.host_script is None:
-            raise NotShown(f"{root} itself is needed here: no stand-in can replace it")
+            raise NotShown(f"{root} is needed in this process, so no stand-in can replace it")
         for name in [name for name in os.environ if name.startswith("ASCEND_ADAPT")]:
             del os.environ[name]
         os.environ["ASCEND_ADAPT_PLUGINS"] = PLUGIN
@@ -83,7 +83,7 @@ class Scene:
         sys.path.insert(0, str(self.folder))
 
     def import_target(self) -> None:
-        """Import the target's module as the code around it does; if it is missing, its nearest parent package."""
+        """Import the target's module as the code around it does, or its nearest parent package if it is missing."""
         ask = importlib.import_module(_ASKS).ask
         try:
             if self.patch.importers:
@@ -97,7 +97,7 @@ class Scene:
         for name in stand_in.modules_with_versions(self.patch):
             ask(name)
         for name in stand_in.code_bases_of_shared_targets(self.patch):
-            # Code of a code base runs when one of its modules imports another: until then shared targets wait.
+            # Code of a code base runs when one of its modules imports another. Until then, shared targets wait.
             inside = self.folder / name / _OF_THE_CODE_BASE
             inside.mkdir(parents=True, exist_ok=True)
             (inside / "__init__.py").touch()
@@ -128,13 +128,13 @@ class Scene:
         return locate(self.patch.target, sys.modules[self.patch.target.module])
 
     def standing(self) -> Any:
-        """Return the current object of an alias; for a static method, its function."""
+        """Return the current object of an alias, or the function of a static method."""
         return underlying(self.place().value)
 
     # Acting
 
     def enable(self, *more: Patch, device: str | None = None) -> Outcome:
-        """Call enable() with the patch, and ``more`` of other plugins, and return the patch's outcome."""
+        """Call enable() with the patch, and with ``more`` patches of other plugins, and return the patch's outcome."""
         if not self.plugins:
             self.plugins = [_plugin(PLUGIN, self.name, self.patch)]
             self.plugins += [_plugin(f"{PLUGIN}_{index}", f"other_{index}", one) for index, one in enumerate(more)]
@@ -162,11 +162,11 @@ class Scene:
         self._may_be_judged(outcome, state)
         check(outcome.state == state, f"is {outcome.state}, expected {state}: {outcome.reason}")
         for word in words:
-            check(word in outcome.reason, f"the reason {outcome.reason!r} does not say {word!r}")
+            check(word in outcome.reason, f"the reason {outcome.reason!r} does not contain {word!r}")
 
     def _may_be_judged(self, outcome: Outcome, state: str) -> None:
         if outcome.state == "not_needed" != state and self.patch.unless is not None:
-            raise NotShown(f"unless= finds nothing wrong with the stand-in: {outcome.reason}")
+            raise NotShown(f"unless= finds no fault in the stand-in: {outcome.reason}")
 
     def expect_untouched(self) -> None:
         """Check that every namespace of the target has its original objects."""
@@ -184,13 +184,18 @@ class Scene:
             check(not changed, f"{owner} has different objects at {changed}")
         if "CODE_AS_MADE" in vars(module):
             function = owners[-1].__dict__[self.shape.name] if self.shape.name in vars(owners[-1]) else None
-            check(getattr(function, "__code__", module.CODE_AS_MADE) is module.CODE_AS_MADE, "runs different code")
+            check(
+                getattr(function, "__code__", module.CODE_AS_MADE) is module.CODE_AS_MADE,
+                "the function has a different code object",
+            )
 
     def expect_in_force(self) -> None:
         """Check that the target is patched exactly once, through each of its names."""
         self.expect("applied")
         if self.patch.importers:
-            check(self.patch.target.module == sys.modules[_IMPORTER].held.__name__, "the importer has another module")
+            check(
+                self.patch.target.module == sys.modules[_IMPORTER].held.__name__, "the importer has a different module"
+            )
             check(self.patch.target.module not in sys.modules, "the module is still visible to all code")
             return
         if self.patch.kind == "provide":
@@ -198,7 +203,7 @@ class Scene:
             return
         place = self.place()
         made = sys.modules[self.patch.target.module].AS_MADE[-1].get(place.name, MISSING)
-        check(place.value is not made or self.patch.kind in ("rewrite", "entry"), "the original stands at the target")
+        check(place.value is not made or self.patch.kind in ("rewrite", "entry"), "the target is still the original")
         if self.patch.kind == "rewrite":
             code = sys.modules[self.patch.target.module].CODE_AS_MADE
             check(place.value.__code__ is not code, "the function has its original code")
@@ -212,7 +217,7 @@ class Scene:
             for call in self.uses():
                 self.calls.clear()
                 call()
-                check(len(self.calls) == 1, f"one call ran the patch {len(self.calls)} times")
+                check(len(self.calls) == 1, f"one call ran the patch {len(self.calls)} times, expected once")
 
     def original(self) -> Any:
         """Return the original object of the target, as an alias refers to it, or MISSING."""
@@ -259,13 +264,13 @@ class Scene:
             def fill(module: ModuleType) -> None:
                 calls.append(self.registered.name)
 
-            # All importers see it: the suite is not the code that ``seen_by`` is for.
+            # All importers see the module, because the suite is not the code that ``seen_by`` is for.
             return replace(patch, function=fill, importers=(_IMPORTER,) if patch.importers else (), seen_by=None)
         return patch
 
 
 def check(holds: bool, otherwise: str) -> None:
-    """Raise an AssertionError with the message ``otherwise`` unless ``holds``; also under ``python -O``."""
+    """Raise an AssertionError with the message ``otherwise`` unless ``holds``, also with ``python -O``."""
     if not holds:
         raise AssertionError(otherwise)
 
@@ -279,7 +284,7 @@ def arguments(signature: inspect.Signature, bound: bool) -> tuple[tuple[Any, ...
 
 
 def finish(result: Any) -> Any:
-    """Run a coroutine or generator to its end."""
+    """Run a coroutine or generator to its end and return its result."""
     if inspect.iscoroutine(result):
         with contextlib.suppress(StopIteration):
             result.send(None)

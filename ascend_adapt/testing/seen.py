@@ -1,4 +1,4 @@
-"""Evidence records of this process."""
+"""Creates evidence records for patches that were applied in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ascend_adapt.patches.judge.installation import SourceTree
 
 
 def record(one: Registered, tier: str, soc: str = "") -> evidence.EvidenceRecord:
-    """Return the record of a patch applied to its real target here, which proves its wiring."""
+    """Return the record of a patch that was applied to its real target in this process, which proves its wiring."""
     versions = {"torch": probe.distribution_version("torch"), "torch_npu": probe.distribution_version("torch_npu")}
     folder = probe.root_folder(one.patch.target.module)
     for requirement in one.patch.requires:

@@ -1,7 +1,7 @@
 """Runs scenarios of patches in a fresh process: ``python -m ascend_adapt.testing.stage`` reads a JSON plan from stdin.
 
-Plugins are loaded once, before any target. Each scenario runs in a forked child with its own stand-in first on
-sys.path. Prints one JSON object: patch -> scenario -> [passed, failed or not shown, text].
+Plugins are loaded once, before any target. Each scenario runs in a forked child with a new stand-in first on sys.path.
+Prints one JSON object: patch -> scenario -> [passed, failed or not shown, text].
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def main() -> None:
 
     ``patches`` maps each patch to the source tree whose target the stand-in copies, or None.
     """
-    # A stand-in has no entry points: reading those of all installed distributions is a quarter of a scenario's time.
+    # Stand-ins have no entry points, and reading those of all distributions takes a quarter of a scenario's time.
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     plan = json.load(sys.stdin)
     patches = {name: find(name, plan["plugins"]) for name in plan["patches"]}
     loaded = {name for name, one in patches.items() if _is_loaded(one)}
     if "compile" in plan["topics"]:
         _warm_torch_up()
-    gc.freeze()  # else the first collection of each child copies every page
+    gc.freeze()  # otherwise the first garbage collection in each child would copy every page
     results: dict[str, dict[str, list[str]]] = {name: {} for name in patches}
     with tempfile.TemporaryDirectory() as folder:
         for name, one in patches.items():
@@ -69,7 +69,7 @@ def _is_loaded(one: Registered) -> bool:
 
 
 def find(name: str, plugins: list[str]) -> Registered:
-    """Return the patch ``plugin.patch`` with its code bases resolved; ``plugins`` are loaded in addition."""
+    """Return the patch ``plugin.patch`` with its code bases resolved. ``plugins`` are loaded in addition."""
     manager = PluginManager([importlib.import_module(plugin) for plugin in plugins])
     for one in manager.patches():
         if one.full_name == name:
@@ -79,7 +79,7 @@ def find(name: str, plugins: list[str]) -> Registered:
 
 
 def _warm_torch_up() -> None:
-    """Import torch and its compiler once, before forking; without torch, each child reports it."""
+    """Import torch and its compiler once, before forking. Without torch, each child reports that it is missing."""
     try:
         import torch
     except ImportError:
@@ -113,7 +113,7 @@ def _run(scenario: scenarios.Scenario, one: Registered, folder: Path, tree: Sour
         return [NOT_SHOWN, str(reason)]
     except AssertionError as failure:
         return [FAILED, str(failure)]
-    except BaseException as error:  # any error of plugin code is a failure of its scenario
+    except BaseException as error:  # any error of plugin code fails its scenario
         return [FAILED, "".join(traceback.format_exception(error))]
     return [PASSED, ""]
 

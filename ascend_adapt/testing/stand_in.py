@@ -1,6 +1,7 @@
 """Stand-ins for targets: generated module trees with the target of a patch, as in its declaration or real source.
 
-A stand-in agrees with the declaration by construction: it proves the engine on this patch, never the patch on upstream.
+A stand-in agrees with the declaration by construction, so it tests the engine with this patch, never the patch on
+upstream.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ ANSWER = "as upstream has it"
 
 
 class NotShown(AdaptError):
-    """A scenario cannot run on a stand-in; the message says why."""
+    """A scenario cannot run on a stand-in; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Shape:
     """Shape of a target: a function with signature and decorator, or a value.
 
-    ``around`` is False when the class that should hold it is missing; ``name`` differs from the target's if
-    that was renamed, and is empty if it was removed.
+    ``around`` is False if the class that should contain the target is missing. ``name`` differs from the target's name
+    after renaming, and is empty if the target was removed.
     """
 
     name: str
@@ -48,10 +49,10 @@ class Shape:
 
 
 def shape_of(patch: Patch, tree: SourceTree | None = None) -> Shape:
-    """Return the shape of the target in ``tree``, or else the one that the declaration implies.
+    """Return the shape of the target in ``tree``, or else the shape that the declaration implies.
 
     Raises:
-        NotShown: a declaration from which no module can be made.
+        NotShown: no module can be generated from the declaration.
     """
     _refuse_what_python_needs(patch)
     _refuse_what_is_here(patch)
@@ -80,7 +81,7 @@ _NEEDED = ("ascend_adapt", "packaging", "pluggy", "wrapt", "yaml", "rich")
 
 
 def _refuse_what_is_here(patch: Patch) -> None:
-    """Reject a provided module that is installed here: a real one always wins."""
+    """Reject a provided module that is installed here, because a real module takes precedence."""
     if patch.kind != "provide" or patch.instead:
         return
     if patch.target.root == patch.target.module and find_root(patch.target.root):
@@ -111,7 +112,7 @@ def written(entries: dict[Any, Any]) -> str:
     """Return the source text of a mapping.
 
     Raises:
-        NotShown: one of its keys cannot be written as text.
+        NotShown: a key cannot be written as text.
     """
     try:
         if ast.literal_eval(repr(entries)) != entries:
@@ -148,7 +149,7 @@ def _real_shape(declared: Shape, patch: Patch, found: syntax.Found) -> Shape:
 
 
 def _without_values(signature: inspect.Signature) -> str:
-    """The signature as text, with defaults None and no annotations, because their names are unknown."""
+    """Return the signature as text, with None as defaults and without annotations, whose names are unknown."""
     parameters = [
         one.replace(annotation=one.empty, default=one.default if one.default is one.empty else None)
         for one in signature.parameters.values()
@@ -194,20 +195,20 @@ def write_around(patch: Patch, folder: Path, versions: Mapping[str, str]) -> Non
 
 
 def modules_with_versions(patch: Patch) -> list[str]:
-    """Return modules of the first code base with a required version, if the target is in another library."""
+    """Return the modules of the first code base whose versions are required, if the target is in another library."""
     modules = [host.module for host in patch.hosts[:1] if isinstance(host, CodeBase)]
     required = {name for one in patch.requires for name in packages_named(one.name, modules)}
     return sorted(required - set(patch.target.packages))
 
 
 def code_bases_of_shared_targets(patch: Patch) -> list[str]:
-    """Return the top-level packages of the first code base, if the target is in a library that other code uses too."""
+    """Return the top-level packages of the first code base, if the target is in a library that other code also uses."""
     found = [host for host in patch.hosts[:1] if isinstance(host, CodeBase) and patch.target.root not in host.roots]
     return [root for host in found for root in sorted(host.roots)]
 
 
 def source(patch: Patch, shape: Shape) -> str:
-    """Return the source of the target's module; ``AS_MADE`` in it has a copy of every original namespace."""
+    """Return the source of the target's module, in which ``AS_MADE`` has a copy of every original namespace."""
     *around, _ = patch.target.source_path
     lines: list[str] = []
     spaces = ""
@@ -242,23 +243,23 @@ def _definition(shape: Shape, spaces: str) -> list[str]:
 
 
 def digest(patch: Patch, shape: Shape) -> str:
-    """Return the digest of the stand-in's own function, as in ``bodies=``."""
+    """Return the digest of the stand-in's function, as in ``bodies=``."""
     own = shape if patch.original is None else _original(patch, shape)
     return syntax.digest(ast.parse("\n".join(_definition(own, ""))).body[0])
 
 
 def _original(patch: Patch, shape: Shape) -> Shape:
-    """Return the function behind the key of an entry."""
+    """Return the shape of the function under the key of an entry."""
     return Shape(_originals_name(patch), body=shape.body)
 
 
 def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
-    """Return altered shapes that the patch must detect, by name of the alteration; None: no module."""
+    """Return the altered shapes that the patch must detect, by name of the alteration; None for a missing module."""
     made: dict[str, Shape | None] = {}
     is_function = not shape.value and bool(shape.name)
     if shape.name:
         made["gone"] = replace(shape, name="")
-        # Two leading underscores would be mangled inside a class.
+        # A prefix of two underscores would be mangled inside a class.
         made["renamed"] = replace(shape, name=f"v2_{shape.name}")
     if len(patch.target.path) > 1:
         made["class gone"] = replace(shape, around=False)
@@ -284,13 +285,13 @@ def alterations(patch: Patch, shape: Shape) -> dict[str, Shape | None]:
 
 
 def _marks_its_host(patch: Patch) -> bool:
-    """Return whether the target's file is a marker: without it, this is another code base."""
+    """Return whether the target's file is a marker, without which this would be another code base."""
     file = f"{patch.target.module.replace('.', '/')}.py"
     return any(file in host.present for host in patch.hosts if isinstance(host, CodeBase))
 
 
 def _with_one_more(signature: str) -> str:
-    """``signature`` with one more required keyword, which no replacement accepts."""
+    """Return ``signature`` with one more required keyword, which no replacement accepts."""
     node = ast.parse(f"def f{signature}: ...").body[0]
     assert isinstance(node, ast.FunctionDef)
     parameters = list(static.signature_of(node).parameters.values())

@@ -13,7 +13,7 @@ from ascend_adapt.testing.command_line import Selection, is_of, require
 
 
 def test_it_says_everything(one: Registered) -> None:
-    """why, until and without are given, the version range is not empty, and the name can be passed to --disable."""
+    """A patch has why, until and without, a version range that is not empty, and a name that --disable accepts."""
     patch = one.patch
     require(bool(patch.why.strip() and patch.until.strip()), f"why is {patch.why!r}, until is {patch.until!r}")
     require(patch.without in CONSEQUENCES, f"without is {patch.without!r}")
@@ -23,11 +23,11 @@ def test_it_says_everything(one: Registered) -> None:
 
 
 def test_it_judges_the_source_tree(one: Registered, selection: Selection) -> None:
-    """On --upstream DIR: no drift inside the range, and the fault is present exactly if the gate admits it."""
+    """On --upstream DIR, a patch does not drift inside its range, and is admitted exactly if the fault is present."""
     if selection.upstream is None:
         pytest.skip("no --upstream DIR was given")
     if not is_of(one, selection.upstream):
-        pytest.skip(f"{selection.upstream.root} holds neither {one.patch.target.root} nor what is required")
+        pytest.skip(f"{selection.upstream.root} contains neither {one.patch.target.root} nor a required package")
     outcome = selection.verdict(one, selection.upstream)
     require(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
     own = [each for each in one.patch.requires if outcome.found.startswith(f"{each.name} ")]

@@ -1,4 +1,4 @@
-"""Patches on installed targets, and a guard that each patch was applied somewhere."""
+"""Tests patches on installed targets, and guards that each patch was applied somewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascend_adapt.testing.stage import FAILED, NOT_SHOWN
 
 
 def test_on_the_installed_target(one: Registered, selection: Selection) -> None:
-    """The patch is applied before and after the import and restored exactly, as predicted statically."""
+    """As static judgement predicts, the patch is applied before and after the import, and undone exactly."""
     outcome = selection.verdict(one)
     selection.why_not_real[one.full_name] = outcome.reason
     require(outcome.state in ("armed", "skipped", "not_needed"), f"is {outcome.state}: {outcome.reason}")
@@ -32,7 +32,9 @@ def test_every_patch_reached_applied(one: Registered, selection: Selection, requ
     if not {"test_on_a_stand_in", "test_on_the_installed_target"} <= asked:
         pytest.skip("only some tests of this suite were selected")
     if one.patch.kind == "provide" and selection.verdict(one).state == "not_needed":
-        pytest.skip(selection.verdict(one).reason)  # a real module always wins
+        pytest.skip(selection.verdict(one).reason)  # a real module takes precedence
     if one.full_name not in selection.applied and one.patch.hosts and stand_in.is_needed_by_python(one.patch):
         pytest.skip(f"no stand-in may replace {one.patch.target.root}, and none of its code bases is installed")
-    require(one.full_name in selection.applied, "it was never applied — install its target, or give --upstream DIR")
+    require(
+        one.full_name in selection.applied, "the patch was never applied — install its target, or give --upstream DIR"
+    )

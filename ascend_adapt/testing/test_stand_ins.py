@@ -1,4 +1,4 @@
-"""Patches on stand-ins for their targets, generated from the declaration, with no target installed."""
+"""Tests patches on stand-ins, which are generated from declarations without an installed target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt.patches.declare.spec import Registered
 from ascend_adapt.testing.command_line import Selection, require
 from ascend_adapt.testing.stage import FAILED, NOT_SHOWN, PASSED
 
-# These pass only if the patch was applied.
+# Scenarios that pass only if the patch was applied.
 _APPLIES = ("gate: inside", "script: rewritten before it runs")
 
 

@@ -1,4 +1,4 @@
-"""Upstream facts: signatures, digests and faults of each patch's target in a release, recorded without source."""
+"""Upstream facts: signatures, digests and faults of each patch's target in a release, recorded without the source."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from ascend_adapt.testing import faults
 
 
 class RecordError(AdaptError):
-    """Invalid record of upstream facts, or one made for other patches."""
+    """A record of upstream facts is invalid, or was made for other patches."""
 
 
 @dataclass(frozen=True)
 class Facts:
     """Facts about the target of one patch in one release.
 
-    ``signatures`` and ``digests`` have one entry for each definition (a constant has no signature; a static
-    method is marked in it); none means that the target is missing. ``fault`` and ``reason`` are as in ``faults.Fault``.
+    ``signatures`` and ``digests`` have one entry for each definition. A constant has an empty signature, and that of a
+    static method is marked. Without entries, the target is missing. ``fault`` and ``reason`` are as in
+    ``faults.Fault``.
     """
 
     signatures: tuple[str, ...]
@@ -37,7 +38,7 @@ class Facts:
 
 
 def gather(patch: Patch, tree: SourceTree) -> Facts:
-    """Return the facts of ``patch`` in ``tree``; nothing is imported."""
+    """Return the facts of ``patch`` in ``tree``, without importing anything."""
     fault = faults.look_for(patch, tree)
     try:
         found = [] if patch.kind == "provide" else static.originals(patch, tree)
@@ -59,7 +60,7 @@ def _signature_text(node: syntax.Definition) -> str:
 
 @dataclass(frozen=True)
 class UpstreamRecord:
-    """The facts of many releases of one distribution, oldest first: ``facts[patch][release]``."""
+    """The facts of many releases of one distribution, as ``facts[patch][release]``, oldest release first."""
 
     distribution: str
     releases: tuple[str, ...]
@@ -71,17 +72,17 @@ class UpstreamRecord:
         """Return the facts of a patch in a release.
 
         Raises:
-            RecordError: the record was made for another declaration of the patch, or lacks it.
+            RecordError: the record was made for another declaration of the patch, or lacks the patch.
         """
         name = one.full_name
         if self.declared.get(name) != fingerprint(one.patch):
             raise RecordError(
-                f"the record of {self.distribution}: is not of the current {name} — run make record-upstreams"
+                f"the record of {self.distribution}: made for another declaration of {name} — run make record-upstreams"
             )
         return self.facts[name][release]
 
     def save(self, path: Path) -> None:
-        """Write the record; consecutive releases with equal facts share one entry."""
+        """Write the record. Consecutive releases with equal facts share one entry."""
         patches = {
             name: {"declared": self.declared[name], "facts": _runs(self.releases, self.facts[name])}
             for name in sorted(self.facts)
@@ -94,7 +95,7 @@ def load(path: Path) -> UpstreamRecord:
     """Read a record.
 
     Raises:
-        RecordError: it is not a record.
+        RecordError: the file is not a record.
     """
     try:
         data = json.loads(path.read_text())
@@ -111,14 +112,14 @@ def load(path: Path) -> UpstreamRecord:
 
 
 def record(distribution: str, registered: Sequence[Registered], trees: Mapping[str, SourceTree]) -> UpstreamRecord:
-    """Return the record of ``trees`` (by release, oldest first)."""
+    """Return the record of the patches' facts in ``trees``, which are given by release, oldest first."""
     facts = {one.full_name: {release: gather(one.patch, trees[release]) for release in trees} for one in registered}
     declared = {one.full_name: fingerprint(one.patch) for one in registered}
     return UpstreamRecord(distribution, tuple(trees), declared, facts)
 
 
 def fingerprint(patch: Patch) -> str:
-    """Return a digest of the parts of a declaration that facts depend on: 16 hex digits."""
+    """Return a digest of the parts of a declaration on which facts depend, in 16 hex digits."""
     return hashlib.sha256(faults.declaration(patch).encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Test versions inside and just outside the range of a requirement."""
+"""Versions for tests, inside and just outside the range of a requirement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.patches.judge import gate
 
 @dataclass(frozen=True)
 class Around:
-    """A version inside the range, and the nearest ones outside its bounds."""
+    """A version inside the range, and the nearest versions outside its bounds."""
 
     inside: str
     below: str | None
@@ -23,7 +23,7 @@ def around(requirement: Requirement) -> Around:
     """Return versions inside and just outside the range of ``requirement``.
 
     Raises:
-        ValueError: the range contains none of the versions near its bounds.
+        ValueError: the range contains no version near its bounds.
     """
     candidates = {Version("0.dev0"), Version("1"), Version("9999")}
     for clause in requirement.specifier:

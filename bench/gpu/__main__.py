@@ -1,9 +1,9 @@
 """``python -m bench.gpu``: the native trainer, the product and their peers on one GPU, one table, as JSON and a chart.
 
-Every row (``rows.py``) runs in its own process; one that fails is a row with its reason. Where the machine has several
-GPUs, each runs the whole table, so that the spread between cards is visible. ``--rows a,b`` chooses rows. Without it,
-rows that ``results.json`` has are not run again, and none starts that would end after ``--minutes``: call it again for
-the rest. ``--tiny`` tries every row at the smallest shapes on the CPU.
+Every row (``rows.py``) runs in its own process; a failed row reports its reason. If the host has several GPUs, each
+runs the full table, which shows the variation between cards. ``--rows a,b`` selects rows. By default, rows that are in
+``results.json`` are not run again, and no row starts that would end after ``--minutes``: call again for the rest.
+``--tiny`` runs every row with the smallest shapes on the CPU.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bench.gpu import command_line
 from bench.gpu.rows import ROWS, Row
 
 SLACK = 4
-"""A row is stopped after its estimate times this; ``--tiny`` on a busy host may take longer than a card."""
+"""A row is stopped after its estimate times this, because ``--tiny`` on a busy host may take longer than a GPU."""
 Results = dict[str, list[dict[str, Any]]]
 
 
 def measured(row: Row, card: int | None) -> dict[str, Any]:
-    """Run a row on a card, or tiny on the CPU; return its result, or why it failed."""
+    """Run a row on a GPU, or with --tiny on the CPU; return its result, or the reason why it failed."""
     environ = {"ASCEND_ADAPT_DEVICE": "cpu"} if card is None else {"CUDA_VISIBLE_DEVICES": str(card)}
     words = [sys.executable, "-m", *row.words, *(["--tiny"] if card is None else [])]
     limit, began = row.seconds * SLACK, time.monotonic()
@@ -45,7 +45,7 @@ def measured(row: Row, card: int | None) -> dict[str, Any]:
 
 
 def jobs(results: Results) -> Table:
-    """Return the training jobs, a row each, with every card's model TFLOP/s."""
+    """Return the training jobs, one per row, with every card's model TFLOP/s."""
     made = Table(title="model TFLOP/s on each card; times and memory of the first")
     for column in ("job", "TFLOP/s", "step, ms", "GPU busy, ms", "reserved, GiB", "first steps, s", "last loss"):
         made.add_column(column, justify="left" if column == "job" else "right")
@@ -84,7 +84,7 @@ def failures(results: Results) -> list[str]:
 
 
 def chart(results: Results, path: Path) -> str:
-    """Draw the speeds; return a note if matplotlib is missing."""
+    """Draw the chart of the speeds; return a note if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -115,7 +115,7 @@ def main() -> None:
 
     cards: list[int | None] = [None] if options.tiny else list(range(torch.cuda.device_count()))
     if not cards:
-        sys.exit("bench.gpu: torch finds no GPU — run it on a machine with one, or with --tiny here")
+        sys.exit("bench.gpu: torch finds no GPU — run it on a host with a GPU, or with --tiny")
     options.into.mkdir(parents=True, exist_ok=True)
     saved = options.into / "results.json"
     results: Results = json.loads(saved.read_text()) if saved.is_file() else {}

@@ -1,7 +1,7 @@
 """Our attention compared with every torch backend that supports the call: bf16, forward and backward.
 
-torch of the machine, ``scaled_dot_product_attention`` under ``sdpa_kernel`` with one backend.
-``python -m bench.gpu.attention [--tiny]``
+The peer is the installed torch: ``scaled_dot_product_attention`` under ``sdpa_kernel`` with one backend. ``python -m
+bench.gpu.attention [--tiny]``
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SHAPES = (
     (2, 12, 1024, 64),
     (1, 8, 256, 64),
 )
-"""[B, N, S, D]; the last three are small: there the host's time counts too."""
+"""Shapes [B, N, S, D]; the last three are small, so that host time matters too."""
 TINY = ((1, 2, 17, 8),)
 
 
 def beside(shape: tuple[int, ...], causal: bool) -> Compared:
-    """Compare one call with the fastest of torch's."""
+    """Compare one call with torch's fastest backend."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -71,7 +71,7 @@ def beside(shape: tuple[int, ...], causal: bool) -> Compared:
 
 
 def main() -> None:
-    """Compare every shape."""
+    """Run the comparison for every shape."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true")
     shapes = TINY if parser.parse_args().tiny else SHAPES

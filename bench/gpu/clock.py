@@ -1,4 +1,4 @@
-"""Times the steps of a training loop, and profiles the GPU's kernels in the last ones."""
+"""Clock: time the steps of a training loop, and profile the GPU's kernels in the last steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 PROFILED = 2
 FIRST = 3
-"""Steps whose end, in seconds since the start, is kept. With ``--compile`` the second is the first compiled one."""
+"""Number of first steps whose end time is recorded. With ``--compile``, the second step is the first compiled one."""
 
 
 class Clock:
-    """Each step ends with ``tick``. It also replaces the log of a native run."""
+    """Clock of a training loop, which calls ``tick`` after each step. It also replaces the log of a native run."""
 
     def __init__(self, steps: int, warm_up: int, *, on_gpu: bool) -> None:
         self.steps, self.warm_up, self.on_gpu = steps, warm_up, on_gpu
@@ -25,18 +25,18 @@ class Clock:
 
     @property
     def total_steps(self) -> int:
-        """Warm-up, timed and profiled steps."""
+        """Number of warm-up, timed and profiled steps."""
         return self.warm_up + self.steps + PROFILED
 
     def begin(self) -> None:
-        """The model is built, and the first step begins."""
+        """Mark the time at which the model is built and the first step begins."""
 
     def start(self) -> None:
-        """Training starts now; else it started when the clock was made."""
+        """Mark the start of training; by default, training starts when the clock is created."""
         self.before = self.began = time.perf_counter()
 
     def tick(self, loss: float) -> None:
-        """End a step; synchronises with the device."""
+        """End a step, and synchronize with the device."""
         import torch
 
         if self.on_gpu:
@@ -57,7 +57,7 @@ class Clock:
         if done == self.warm_up:
             torch.cuda.reset_peak_memory_stats()
         elif done == self.warm_up + self.steps:
-            # A CUDA graph's activations are not allocated while it is replayed, but their memory stays reserved.
+            # Replaying a CUDA graph allocates nothing, but the memory of its activations stays reserved.
             self.facts["peak_gib"] = torch.cuda.max_memory_reserved() / 2**30
             self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self.profile.start()
@@ -66,12 +66,12 @@ class Clock:
             self.facts |= kernels_of(self.profile, int(os.environ.get("BENCH_KERNELS", "12")))
 
     def say(self, text: str) -> None:
-        """Keep the decisions that a native run logs; the table has the rest."""
+        """Keep the decisions that a native run logs; the table has all other facts."""
         if text.startswith(("compile:", "training steps are", "no CUDA graphs")):
             self.facts.setdefault("decisions", []).append(text)
 
     def step(self, metrics: Any) -> None:
-        """A native step has ended."""
+        """End a step of a native run."""
         self.tick(metrics.lm_loss)
 
     def evaluation(self, iteration: int, part: str, loss: float) -> None:

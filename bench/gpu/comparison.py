@@ -1,4 +1,4 @@
-"""Result of a row that is not a training job: each call compared with another software's, or with another run."""
+"""Comparison rows: a call compared with another library's call, or a run compared with another run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Compared:
 
 
 def attempt(what: str, compare: Callable[[], Compared]) -> Compared:
-    """Return the comparison, or why it failed; the others continue."""
+    """Return the comparison, or the reason why it failed, so that the others continue."""
     try:
         return compare()
     except Exception as error:
@@ -30,7 +30,7 @@ def attempt(what: str, compare: Callable[[], Compared]) -> Compared:
 
 
 def report(peer: str, compared: Sequence[Compared]) -> None:
-    """Print the row's result, one JSON line, with the peer's version and settings."""
+    """Print the row's result as one JSON line, with the peer's version and settings."""
     import torch
 
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
@@ -39,16 +39,16 @@ def report(peer: str, compared: Sequence[Compared]) -> None:
 
 
 AHEAD = 40_000_000
-"""Cycles that the device sleeps, 20 ms at 2 GHz: the host launches all calls of a measurement meanwhile."""
+"""Cycles for which the device sleeps (20 ms at 2 GHz) while the host launches all calls of a measurement."""
 
 
 def medians_ms(
     sides: dict[str, Callable[[], Any]], rounds: int = 15, inner: int = 5, *, device_only: bool = False
 ) -> dict[str, float]:
-    """Return the median milliseconds of a call of each side; the order changes every round.
+    """Return the median milliseconds per call of each side; the order alternates every round.
 
-    ``device_only``: without the host's time, which is longer than the device's for small calls; in a training step the
-    host is ahead, or the step is a CUDA graph.
+    ``device_only`` excludes the host's time, which exceeds the device's time for small calls. In a training step the
+    host runs ahead, or the step is a CUDA graph.
     """
     import torch
 
@@ -85,7 +85,7 @@ def _on_cpu(run: Callable[[], Any], inner: int) -> float:
 
 
 def with_backward(function: Callable[..., Any], tensors: list[Any], grad: Any) -> Callable[[], None]:
-    """Return a call of the function and its backward pass; ``grad`` is a tensor, or one for each result."""
+    """Return a function that calls ``function`` and its backward pass; ``grad`` is a tensor, or a tensor per result."""
     import torch
 
     def run() -> None:

@@ -31,7 +31,7 @@ def native_compiled(config: Any, clock: Clock) -> None:
 
 
 def enabled(train: Callable[[Any, Clock], None]) -> Callable[[Any, Clock], None]:
-    """Return a peer's unmodified script after ``ascend_adapt.enable()``."""
+    """Return a function that runs a peer's unmodified script after ``ascend_adapt.enable()``."""
 
     def run(config: Any, clock: Clock) -> None:
         import ascend_adapt
@@ -69,15 +69,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--micro-batch", type=int, default=16)
     made.add_argument("--accumulation", type=int, default=1)
     made.add_argument("--steps", type=int, default=20)
-    made.add_argument("--warm-up", type=int, default=8, help="steps before the timed ones")
+    made.add_argument("--warm-up", type=int, default=8, help="number of steps before the timed steps")
     made.add_argument("--dropout", type=float, default=0.0)
-    made.add_argument("--arguments", default="", help="more arguments of the native trainer")
-    made.add_argument("--tiny", action="store_true", help="the smallest shape of the kind, in three steps, on the CPU")
+    made.add_argument("--arguments", default="", help="additional arguments of the native trainer")
+    made.add_argument("--tiny", action="store_true", help="three steps of the smallest shape of this kind on the CPU")
     return made
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Train one side in this process; return medians and peak memory."""
+    """Train one side in this process; return median times and peak memory."""
     import torch
 
     from ascend_adapt.config.flops import model_flops

@@ -22,7 +22,7 @@ PACKAGES = Path(__file__).parents[2] / ".triton"
 
 
 def compared(*, tiny: bool) -> Iterator[Compared]:
-    """Compare each kernel, at two sizes if its shape matters."""
+    """Compare each kernel, with two sizes if the shape matters."""
     import torch
     from liger_kernel.transformers import functional as theirs
 
@@ -79,7 +79,7 @@ def compared(*, tiny: bool) -> Iterator[Compared]:
             lambda q, k, cos=cos, sin=sin: ours.rotary(
                 q.transpose(1, 2), cos[:, None], sin[:, None], key=k.transpose(1, 2)
             ),
-            # It writes to its arguments, so each call rotates them once more.
+            # The peer writes to its arguments, so each call rotates them once more.
             lambda q, k, cos=cos, sin=sin: theirs.liger_rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin),
         )
     tokens, width, vocabulary = (8, 16, 64) if tiny else (8192, 1024, 50304)
@@ -88,7 +88,7 @@ def compared(*, tiny: bool) -> Iterator[Compared]:
         f"cross_entropy [{tokens}, {vocabulary}]",
         [drawn(tokens, vocabulary)],
         lambda x: ours.cross_entropy(x, labels),
-        lambda x: theirs.liger_cross_entropy(x.clone(), labels),  # it writes the gradient to its argument
+        lambda x: theirs.liger_cross_entropy(x.clone(), labels),  # the peer writes the gradient to its argument
     )
     yield beside(
         f"linear_cross_entropy [{tokens}, {width}] x [{vocabulary}, {width}]",

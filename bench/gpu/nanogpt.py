@@ -1,12 +1,11 @@
-"""nanoGPT 124M under ``ascend-run`` compared with torchrun and with the script alone: an unmodified program.
+"""nanoGPT 124M, unmodified, under ``ascend-run`` compared with torchrun and with the script alone.
 
 Under either launcher nanoGPT finds RANK and wraps its model in DDP, even on one rank, so torchrun is the peer. The
 script alone shows what DDP costs.
 
-A clone of github.com/karpathy/nanoGPT (3adf61e) in the folder ``ASCEND_ADAPT_UPSTREAMS``, its own settings for GPT-2
-124M, micro batch 12, no accumulation, 120 iterations. Step times are those that it prints, medians after 20
-iterations, of runs in turn.
-``python -m bench.gpu.nanogpt [--compile] [--tiny]``
+Needs a clone of github.com/karpathy/nanoGPT (3adf61e) in the folder ``ASCEND_ADAPT_UPSTREAMS``. It uses nanoGPT's
+settings for GPT-2 124M, micro batch 12, no accumulation, 120 iterations. Step times are the printed ones: medians after
+20 iterations, from alternating runs. ``python -m bench.gpu.nanogpt [--compile] [--tiny]``
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def checkout() -> Path:
 
 
 def run(folder: Path, launcher: list[str], words: list[str]) -> tuple[list[float], float]:
-    """Train; return the losses and the median milliseconds of an iteration."""
+    """Train nanoGPT; return the losses and the median milliseconds of an iteration."""
     ended = subprocess.run(
         [sys.executable, *launcher, "train.py", *words], cwd=folder, capture_output=True, text=True, errors="replace"
     )
@@ -48,7 +47,7 @@ def run(folder: Path, launcher: list[str], words: list[str]) -> tuple[list[float
 
 
 def main() -> None:
-    """Run the sides in turn."""
+    """Run the sides alternately and compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--tiny", action="store_true")
@@ -74,7 +73,7 @@ def main() -> None:
             "ascend-run": ["-m", "ascend_adapt.launch.cli", "--log-dir", str(folder / "run")],
         }
         if options.tiny:
-            del launchers["torchrun"]  # DDP of nanoGPT is for GPUs
+            del launchers["torchrun"]  # nanoGPT's DDP requires GPUs
         runs: dict[str, list[tuple[list[float], float]]] = {side: [] for side in launchers}
         for _ in range(1 if options.tiny else 2 if options.compile else 3):
             for side, launcher in launchers.items():

@@ -1,9 +1,9 @@
-"""Whether a resumed run repeats the rest of an uninterrupted run bit for bit, with training steps as CUDA graphs.
+"""Resume test: whether a resumed run with CUDA graphs equals an uninterrupted run bit for bit.
 
 ``python -m bench.gpu.resume [--tiny]`` trains GPT-2 345M in bf16 with dropout under ``--deterministic``: once without
-interruption, with a save half way, and once from that checkpoint. Losses and gradient norms of the second half must be
-equal in every bit. A third run with ``ASCEND_ADAPT_STEP_GRAPH=0`` shows whether graphs change them. The
-uninterrupted run must have logged that its steps are graphs, otherwise the row reports that.
+interruption, with a save halfway, and once from that checkpoint. Losses and gradient norms of the second half must be
+equal in every bit. A third run with ``ASCEND_ADAPT_STEP_GRAPH=0`` shows whether graphs change these values. If the
+uninterrupted run has not logged that its steps are graphs, the row reports this.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Log:
         self.messages: list[str] = []
 
     def say(self, text: str) -> None:
-        """Keep a line."""
+        """Keep a log line."""
         self.messages.append(text)
 
     def step(self, metrics: Any) -> None:
-        """Keep a step."""
+        """Keep the values of a step."""
         self.rows.append((metrics.lm_loss, metrics.grad_norm))
 
     def evaluation(self, iteration: int, part: str, loss: float) -> None:
@@ -42,7 +42,7 @@ class Log:
 
 
 def main() -> None:
-    """Run all three and compare."""
+    """Run all three and compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true")
     tiny = parser.parse_args().tiny

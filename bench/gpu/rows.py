@@ -1,4 +1,4 @@
-"""The rows of the table: each is a module of ``bench.gpu`` with its arguments, run in its own process."""
+"""Rows of the table: each runs a module of ``bench.gpu`` with arguments in its own process."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One row."""
+    """One row of the table."""
 
     command: str
     """A module of ``bench.gpu`` and its arguments; with ``--tiny`` it runs the smallest shapes on the CPU."""
     seconds: int
-    """Estimate for one H200, with the start of the process. A row that takes four times as long is stopped."""
+    """Estimated seconds on one H200, including process startup. A row that takes four times as long is stopped."""
 
     @property
     def words(self) -> list[str]:
-        """Module and arguments."""
+        """Return the module and its arguments as words."""
         module, *arguments = shlex.split(self.command)
         return [f"bench.gpu.{module}", *arguments]
 
     @property
     def is_ours(self) -> bool:
-        """Whether the row measures this project and not a peer."""
+        """Whether the row measures this package rather than a peer."""
         return "native" in self.command or "enabled" in self.command
 
 
@@ -35,7 +35,7 @@ ROWS = {
     "345M-32": Row("job native --micro-batch 32", 30),
     "345M-32-minimal": Row("job minimal-gpt-compiled --micro-batch 32", 62),
     "345M-16-dropout": Row("job native --dropout 0.1", 28),
-    # A run with --compile tries both ways first, in 32 steps.
+    # A run with --compile first times both modes, in 32 steps.
     "345M-16-compile": Row("job native-compile --warm-up 40", 40),
     "20B": Row(f"job native {OF_20B} --steps 10", 40),
     "20B-accumulated": Row(f"job native {OF_20B} --accumulation 8 --steps 3", 55),
@@ -56,4 +56,4 @@ ROWS = {
     "345M-16-hf": Row("job hugging-face-compiled", 60),
     "20B-hf-compiled": Row(f"job hugging-face-bf16-compiled {OF_20B} --steps 8", 65),
 }
-"""In the order in which they run: those of the targets first."""
+"""Rows in the order in which they run; the rows that performance targets refer to come first."""

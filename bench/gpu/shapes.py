@@ -1,4 +1,4 @@
-"""The models that are compared, as Megatron's and GPT-NeoX's own arguments, and their text."""
+"""Shapes: the compared models as arguments of Megatron and GPT-NeoX, and their text."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Shape:
         ranks: int = 1,
         data: int = 1,
     ) -> Any:
-        """Return the native trainer's configuration of this job, in bf16 with fp32 master weights.
+        """Return the native trainer's configuration of a job, in bf16 with fp32 master weights.
 
-        ``data`` of its ``ranks`` are data-parallel, each with ``accumulation`` micro batches.
+        Of the ``ranks``, ``data`` are data-parallel, each with ``accumulation`` micro batches.
         """
         from ascend_adapt.recipes import dialects
 
@@ -84,7 +84,7 @@ SHAPES = {
 
 
 def write_words(prefix: Path, wanted: int, vocabulary: int) -> None:
-    """Write token files from the words of the standard library, repeated as needed; ids are by frequency."""
+    """Write token files of the words in the standard library, repeated as needed, with ids by frequency."""
     import numpy as np
 
     from ascend_adapt.data.token_index import write_index

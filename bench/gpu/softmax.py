@@ -1,6 +1,6 @@
-"""Our causal masked softmax, fp16, compared with eager fp32, torch.compile of it, and a device copy of the scores.
+"""Our causal masked softmax in fp16, compared with eager fp32, torch.compile of eager, and a device copy of the scores.
 
-torch of the machine, no other package. ``python -m bench.gpu.softmax [--tiny]``
+Uses the installed torch and no other package. ``python -m bench.gpu.softmax [--tiny]``
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TINY = ((1, 2, 16, 16),)
 
 
 def beside(shape: tuple[int, ...]) -> Iterator[Compared]:
-    """Compare the forward pass with a copy, and both passes with eager and compiled torch."""
+    """Compare the forward pass with a copy, and forward plus backward with eager and compiled torch."""
     import torch
 
     from ascend_adapt.kernels import masked_softmax
@@ -43,7 +43,7 @@ def beside(shape: tuple[int, ...]) -> Iterator[Compared]:
 
 
 def main() -> None:
-    """Compare every shape."""
+    """Run the comparison for every shape."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true")
     shapes = TINY if parser.parse_args().tiny else SHAPES

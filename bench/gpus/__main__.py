@@ -1,9 +1,9 @@
-"""``python -m bench.gpus``: layouts of the native trainer and their peers on several GPUs of one host, as a table.
+"""``python -m bench.gpus``: layouts of the native trainer and peers on several GPUs of one host, as a table.
 
-Every row (``rows.py``) runs in its own processes, one a GPU; one that fails is a row with its reason. A GPU trains one
-row at a time, while the next row starts; rows of one rank take turns on the GPUs. ``--rows a,b`` chooses rows. Without
-it, rows that ``results.json`` has are not run again, and none starts that would end after ``--minutes``. ``--tiny``
-tries every row on CPU ranks.
+Every row (``rows.py``) runs in its own processes, one per GPU; a failed row reports its reason. A GPU trains one row at
+a time, while the next row starts up; rows of one rank use the GPUs in turn. ``--rows a,b`` selects rows. By default,
+rows that are in ``results.json`` are not run again, and no row starts that would end after ``--minutes``. ``--tiny``
+runs every row on CPU ranks.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from bench.gpu import command_line
 from bench.gpus.rows import ROWS, Row
 
 SLACK = 3
-"""A row is stopped after its estimate times this; ``--tiny`` on a busy host may take longer than GPUs."""
+"""A row is stopped after its estimate times this, because ``--tiny`` on a busy host may take longer than GPUs."""
 Results = dict[str, dict[str, Any]]
 
 
 def measured(
     name: str, row: Row, cards: Sequence[int], gates: str, jobs: list[subprocess.Popen[str]], *, tiny: bool
 ) -> dict[str, Any]:
-    """Run a row on some GPUs, or tiny on the CPU; return its result, or why it failed. Its job is added to ``jobs``."""
+    """Run a row on GPUs, or with --tiny on the CPU; return its result or its failure, and add its job to ``jobs``."""
     environ = {**row.environ, "BENCH_ROW": name, "BENCH_GATES": gates, "BENCH_CARDS": ",".join(map(str, cards))}
     environ |= {"ASCEND_ADAPT_DEVICE": "cpu"} if tiny else {"CUDA_VISIBLE_DEVICES": environ["BENCH_CARDS"]}
     words = [sys.executable, "-m", "bench.gpus.job", *row.words, *(["--tiny"] if tiny else [])]
@@ -61,13 +61,13 @@ def measured(
 
 
 def end(job: subprocess.Popen[str]) -> None:
-    """Kill a job that still runs, with its ranks, which may wait for each other."""
+    """Kill a running job and its ranks, which may be waiting for each other."""
     if job.poll() is None:
         os.killpg(job.pid, signal.SIGKILL)
 
 
 def placed(names: Sequence[str], cards: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield the rows in order with their GPUs: rows of one rank take turns."""
+    """Yield the rows in order with their GPUs, which rows of one rank use in turn."""
     turn = 0
     for name in names:
         ranks = ROWS[name].ranks
@@ -76,7 +76,7 @@ def placed(names: Sequence[str], cards: int) -> Iterator[tuple[str, list[int]]]:
 
 
 def table(results: Results) -> Table:
-    """Return the rows; times of a step of the slowest rank, memory of each."""
+    """Return the table: step times of the slowest rank, and memory of each rank."""
     made = Table(title="model TFLOP/s a GPU; a step in ms: exposed communication, and GPU idle because of the host")
     for column in ("row", "TFLOP/s", "of one", "step", "busy", "collectives", "exposed", "idle", "host", "GiB", "loss"):
         made.add_column(column, justify="left" if column == "row" else "right")
@@ -97,7 +97,7 @@ def table(results: Results) -> Table:
 
 
 def losses(results: Results) -> list[str]:
-    """Return how far the losses of each native layout are from those of one process on the same samples."""
+    """Return the largest difference of each native layout's losses from those of one process on the same samples."""
     native = {name: one for name, one in results.items() if one.get("side") == "native"}
 
     def kind(one: dict[str, Any]) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ def main() -> None:
 
     cards = 2 if options.tiny else torch.cuda.device_count()
     if cards < 2:
-        sys.exit(f"bench.gpus: {cards} GPUs, expected 2 or more — run it on such a host, or with --tiny here")
+        sys.exit(f"bench.gpus: {cards} GPUs, expected 2 or more — run it on a host with 2 GPUs, or with --tiny")
     options.into.mkdir(parents=True, exist_ok=True)
     saved = options.into / "results.json"
     writing, jobs = threading.Lock(), list[subprocess.Popen[str]]()
@@ -152,7 +152,7 @@ def main() -> None:
             for name, places in placed(wanted, cards):
                 threads.append(threading.Thread(target=run, args=(name, places)))
                 threads[-1].start()
-                # The next row starts and builds its model while this one trains; it waits for its GPUs after that.
+                # The next row starts and builds its model while this one trains, and then waits for its GPUs.
                 while threads[-1].is_alive() and not (Path(gates) / name).exists():
                     time.sleep(0.1)
             for thread in threads:

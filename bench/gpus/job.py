@@ -1,6 +1,6 @@
 """One side of a comparison on the ranks of a host: ``python -m bench.gpus.job SIDE --ranks 2 ...`` prints a JSON line.
 
-It writes the text, starts a process for each rank, and joins what they report.
+It writes the text, starts a process for each rank, and merges their results.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TracedClock(Clock):
     gate: Any = None
 
     def begin(self) -> None:
-        """Wait until the row before has left this GPU; processes start and build their models meanwhile."""
+        """Wait until the previous row has released this GPU, while processes start and build their models."""
         if not (folder := os.environ.get("BENCH_GATES")):
             return
         card = os.environ["BENCH_CARDS"].split(",")[int(os.environ["RANK"])]
@@ -89,11 +89,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--pipeline", type=int, default=1)
     made.add_argument("--zero", type=int, default=0)
     made.add_argument("--micro-batch", type=int, default=4)
-    made.add_argument("--accumulation", type=int, default=1, help="micro batches of a data-parallel rank in a step")
+    made.add_argument("--accumulation", type=int, default=1, help="micro batches per step on each data-parallel rank")
     made.add_argument("--steps", type=int, default=10)
-    made.add_argument("--warm-up", type=int, default=6, help="steps before the timed ones")
-    made.add_argument("--arguments", default="", help="more arguments of the native trainer")
-    made.add_argument("--tiny", action="store_true", help="the smallest shape, in three steps, on the CPU")
+    made.add_argument("--warm-up", type=int, default=6, help="number of steps before the timed steps")
+    made.add_argument("--arguments", default="", help="additional arguments of the native trainer")
+    made.add_argument("--tiny", action="store_true", help="three steps of the smallest shape on the CPU")
     made.add_argument("--words", type=Path, help=argparse.SUPPRESS)
     return made
 
@@ -102,7 +102,7 @@ def config_of(options: argparse.Namespace) -> Any:
     """Return the native trainer's configuration of a job."""
     words = ["--tensor-model-parallel-size", options.tensor, "--pipeline-model-parallel-size", options.pipeline]
     words += ["--sequence-parallel"] * (options.tensor > 1)
-    # Without a warm-up the losses jump, and say nothing about a layout.
+    # Without learning rate warm-up, losses jump and do not allow a comparison of layouts.
     words += ["--lr-warmup-iters", options.warm_up + options.steps]
     extra = f"{' '.join(map(str, words))} {options.arguments}"
     data = options.ranks // (options.tensor * options.pipeline)
@@ -114,7 +114,7 @@ def config_of(options: argparse.Namespace) -> Any:
 
 
 def measure_rank(options: argparse.Namespace) -> dict[str, Any]:
-    """Train on this rank; return its times and memory."""
+    """Train on this rank; return its step times and memory."""
     import torch
 
     from ascend_adapt.config.flops import model_flops
@@ -136,7 +136,7 @@ def measure_rank(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the ranks; return the slowest one's result, with every rank's memory and trace.
+    """Run the ranks; return the result of the slowest rank, with every rank's memory and trace.
 
     Raises:
         SystemExit: a rank failed.
@@ -155,7 +155,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for rank in range(options.ranks):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(options.ranks)}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": str(options.ranks)}
-            place["ASCEND_ADAPT_RUN_DIR"] = name  # as under ascend-run: ranks share the choice of kernels there
+            place["ASCEND_ADAPT_RUN_DIR"] = name  # as under ascend-run, where ranks share the choice of kernels
             with (folder / f"errors-{rank}").open("w") as errors, (folder / f"printed-{rank}").open("w") as printed:
                 ranks.append(subprocess.Popen(words, stdout=printed, stderr=errors, env={**os.environ, **place}))
         try:
@@ -164,7 +164,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             failed = [number for number, rank in enumerate(ranks) if rank.poll()]
         finally:
             for rank in ranks:
-                rank.kill()  # those that wait for one that failed
+                rank.kill()  # ranks that wait for a failed rank
                 rank.wait()
         if failed:
             sys.exit((folder / f"errors-{failed[0]}").read_text(errors="replace")[-1500:])
@@ -174,7 +174,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {
         **{name: value for name, value in vars(options).items() if name != "words"},
         **slowest,
-        "losses": max((one["losses"] for one in results), key=sum),  # a pipeline's first stage of a peer has none
+        "losses": max((one["losses"] for one in results), key=sum),  # the first pipeline stage of a peer has no loss
         "peak_gib": [round(one["peak_gib"], 2) for one in results if "peak_gib" in one],
         "traces": [one["trace"] for one in results if "trace" in one],
     }

@@ -1,4 +1,4 @@
-"""The rows of the table: each is the arguments of ``bench.gpus.job``; rows of one rank share the GPUs."""
+"""Rows of the table: each has the arguments of ``bench.gpus.job``; rows of one rank share the GPUs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Row:
-    """One row."""
+    """One row of the table."""
 
     command: str
     """Arguments of ``bench.gpus.job``; with ``--tiny`` it runs the smallest shape on the CPU."""
     seconds: int
-    """Estimate for H200s, with the start of the processes. A row that takes three times as long is stopped."""
+    """Estimated seconds on H200s, including process startup. A row that takes three times as long is stopped."""
     environ: dict[str, str] = field(default_factory=dict)
 
     @property
     def words(self) -> list[str]:
-        """The command as words."""
+        """Return the command as words."""
         return shlex.split(self.command)
 
     @property
     def ranks(self) -> int:
-        """Number of ranks, each with its GPU."""
+        """Number of ranks, each on its own GPU."""
         words = self.words
         return int(words[words.index("--ranks") + 1]) if "--ranks" in words else 1
 
@@ -35,7 +35,7 @@ PIPELINE = f"{TWO} --pipeline 2 --micro-batch 2 --accumulation 8"
 ROWS = {
     "one": Row("native", 40),
     "345M-one": Row(f"native {SMALL}", 25),
-    # One process with the samples of two: its losses are those that a layout must have.
+    # One process with the samples of two ranks: its losses are the reference for the layouts.
     "one-8": Row("native --accumulation 2", 40),
     "one-16": Row("native --micro-batch 2 --accumulation 8", 50),
     "tensor": Row(f"native {TENSOR}", 40),
@@ -57,4 +57,4 @@ ROWS = {
     "345M-one-minimal": Row(f"minimal-gpt-compiled {SMALL}", 50),
     "345M-zero3": Row(f"native {TWO} {SMALL} --zero 3", 25),
 }
-"""In the order in which they run."""
+"""Rows in the order in which they run."""

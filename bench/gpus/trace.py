@@ -1,4 +1,4 @@
-"""Where the time of a GPU goes, from a Chrome trace of torch's profiler: ``python -m bench.gpus.trace TRACE [STEPS]``.
+"""GPU time of a step by kind, from a Chrome trace of torch's profiler: ``python -m bench.gpus.trace TRACE [STEPS]``.
 
 Times are in ms per step, between the first and the last kernel of the trace. Kernels that overlap count once.
 """
@@ -20,9 +20,9 @@ LAUNCHES = ("cuda_runtime", "cuda_driver")
 def summary(events: Sequence[dict[str, Any]], steps: int) -> dict[str, Any]:
     """Return the times of a step.
 
-    ``span``: from the first kernel to the last; ``busy``: some kernel ran; ``communication``: a collective ran, which
-    includes its wait for other ranks; ``exposed``: of that, no other kernel ran meanwhile; ``idle``: no kernel ran;
-    ``idle_host``: of that, the next kernel had not been launched yet when the GPU became idle.
+    ``span``: from the first kernel to the last; ``busy``: a kernel ran; ``communication``: a collective ran, including
+    its wait for other ranks; ``exposed``: the part of communication without another running kernel; ``idle``: no kernel
+    ran; ``idle_host``: the part of idle in which the next kernel had not been launched yet.
     """
     complete = [one for one in events if one.get("ph") == "X"]
     ran = sorted((one for one in complete if one.get("cat") in ON_GPU), key=lambda one: float(one["ts"]))

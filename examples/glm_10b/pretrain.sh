@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GLM-10B in the native trainer. Options of ascend-run go before: bash pretrain.sh --dry-run
+# GLM-10B in the native trainer. Options of ascend-run come first: bash pretrain.sh --dry-run
 set -euo pipefail
 source "$(dirname "$0")/../tiny.sh"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GPT-NeoX-20B in the native trainer. Options of ascend-run go before: bash 20B.sh --dry-run
+# GPT-NeoX-20B in the native trainer. Options of ascend-run come first: bash 20B.sh --dry-run
 set -euo pipefail
 source "$(dirname "$0")/../tiny.sh"
 

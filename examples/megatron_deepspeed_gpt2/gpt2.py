@@ -102,7 +102,7 @@ def gpt2_pipeline(
         LayerSpec(nn.LayerNorm, hidden_size),
         TiedLayerSpec("word_embedding", *embedding, forward_fn=output_logits),
     ]
-    # A seed for each layer, otherwise every stage would draw the same weights, and the model would depend on the
+    # Each layer has its own seed. Otherwise every stage would draw the same weights, and the model would depend on the
     # number of stages.
     return PipelineModule(
         layers,
@@ -110,6 +110,6 @@ def gpt2_pipeline(
         loss_fn=lm_loss,
         partition_method="type:TransformerLayer",
         seed_layers=True,
-        seed_fn=torch.manual_seed,  # DeepSpeed's own passes a numpy integer to random.seed, which Python 3.11 rejects
+        seed_fn=torch.manual_seed,  # DeepSpeed's passes a numpy integer to random.seed, which Python 3.11 rejects
         base_seed=seed,
     )

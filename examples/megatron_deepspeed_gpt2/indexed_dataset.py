@@ -15,7 +15,7 @@ MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 
-# Codes 6 and 7 are floating point, and Megatron and GPT-NeoX disagree on which is which: never token data.
+# Codes 6 and 7 are floating-point types, which token data never has; Megatron and GPT-NeoX disagree on their order.
 DTYPES = {code: np.dtype(name) for code, name in {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}.items()}
 
 
@@ -59,7 +59,7 @@ class IndexedDataset:
         return self.tokens[begin:end]
 
     def token_range(self, first: int, last: int) -> tuple[int, int]:
-        """The positions in `tokens` at which documents [first, last) begin and end."""
+        """Positions in `tokens` where documents [first, last) begin and end."""
         ends = np.append(self.offsets // self.dtype.itemsize, len(self.tokens))
         return int(ends[self.document_index[first]]), int(ends[self.document_index[last]])
 

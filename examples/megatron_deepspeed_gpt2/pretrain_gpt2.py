@@ -1,7 +1,7 @@
 """Pretrain GPT-2 with DeepSpeed pipeline parallelism, on the accelerator that DeepSpeed finds.
 
 Start it with torchrun or deepspeed, one process per device. Arguments are named as in Megatron; the rest of the
-training recipe is in the DeepSpeed configuration, where "auto" stands for the value given here.
+training recipe is in the DeepSpeed configuration, where "auto" means the value given here.
 """
 
 import argparse
@@ -30,8 +30,13 @@ def parse_args() -> argparse.Namespace:
     model.add_argument("--hidden-size", type=positive_int, default=128, help="width of the hidden states")
     model.add_argument("--num-attention-heads", type=positive_int, default=4, help="attention heads in each layer")
     model.add_argument("--seq-length", type=positive_int, default=128, help="tokens per sample")
-    model.add_argument("--vocab-size", type=positive_int, default=50257, help="number of the tokenizer's ids")
-    model.add_argument("--make-vocab-size-divisible-by", type=positive_int, default=128, help="padding multiple")
+    model.add_argument("--vocab-size", type=positive_int, default=50257, help="vocabulary size of the tokenizer")
+    model.add_argument(
+        "--make-vocab-size-divisible-by",
+        type=positive_int,
+        default=128,
+        help="multiple that the vocabulary is padded to",
+    )
     model.add_argument("--pipeline-model-parallel-size", type=positive_int, default=1, help="pipeline stages")
 
     data = parser.add_argument_group("data")
@@ -64,9 +69,9 @@ def parse_args() -> argparse.Namespace:
         "--exit-loss-drop",
         type=float,
         metavar="X",
-        help="stop once the validation loss is X below its first value; fail if it never gets there",
+        help="stop once the validation loss is X below its first value; fail if this is never reached",
     )
-    # The deepspeed launcher adds --local_rank; every launcher also sets LOCAL_RANK, which is what is read here.
+    # The deepspeed launcher adds --local_rank; every launcher also sets LOCAL_RANK, which is read here.
     parser.add_argument("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args()
 
@@ -100,7 +105,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def positive_int(text: str) -> int:
-    """`text` as a positive integer."""
+    """Convert `text` to a positive integer."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text}, expected 1 or more")
@@ -108,7 +113,7 @@ def positive_int(text: str) -> int:
 
 
 def proportions(text: str) -> list[float]:
-    """A Megatron split such as "949,50,1" as numbers."""
+    """Convert a Megatron split such as "949,50,1" to numbers."""
     numbers = [float(part) for part in text.split(",")]
     if not 2 <= len(numbers) <= 3 or min(numbers[:2]) <= 0 or min(numbers) < 0:
         raise argparse.ArgumentTypeError(f"{text}, expected proportions for training and validation, such as 949,50,1")
@@ -189,7 +194,7 @@ def weight_decay_groups(model: PipelineModule) -> list[dict]:
 
 
 def is_last_rank() -> bool:
-    """Whether this rank of the last stage is the one that prints."""
+    """Whether this rank is the one of the last stage that prints."""
     return dist.get_rank() == dist.get_world_size() - 1
 
 
@@ -239,7 +244,7 @@ def train(engine: PipelineEngine, train_data: TokenWindows, valid_data: TokenWin
     fall = first_loss - valid_loss
     print_last(f" validation loss: first {first_loss:.4f}, last {valid_loss:.4f}, fell by {fall:.4f}")
     print_last(f" training: {iteration} iterations, {sum(seconds):.1f} seconds, {tokens / sum(seconds):.0f} tokens/s")
-    if args.exit_loss_drop is not None and not fall >= args.exit_loss_drop:  # also if the loss became NaN
+    if args.exit_loss_drop is not None and not fall >= args.exit_loss_drop:  # True also if the loss is NaN
         sentence = (
             f"--exit-loss-drop: the validation loss fell by {fall:.4f} in "
             f"{args.train_iters} iterations, expected {args.exit_loss_drop:g} — raise --train-iters or --lr"

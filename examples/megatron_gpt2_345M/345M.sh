@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GPT-2 of 345M parameters by Megatron's own options. Options of ascend-run go before: bash 345M.sh --dry-run
+# GPT-2 345M from Megatron's own options. Options of ascend-run come first: bash 345M.sh --dry-run
 set -euo pipefail
 source "$(dirname "$0")/../tiny.sh"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the sizes share. Options of ascend-run go before, e.g.: bash 345M.sh --dry-run --device cpu
+# Options that all sizes share. Options of ascend-run come first: bash 345M.sh --dry-run --device cpu
 set -euo pipefail
 source "$(dirname "$0")/../tiny.sh"
 

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 LICENSE = Path(__file__).resolve().parents[2] / "LICENSE"
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--text", type=Path, default=LICENSE, help="default: this repository's LICENSE")
+parser.add_argument("--text", type=Path, default=LICENSE, help="text to train on (default: this repository's LICENSE)")
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--tiny", action="store_true", help="five steps of a model of 7,000 parameters")
 args = parser.parse_args()

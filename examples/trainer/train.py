@@ -8,8 +8,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 LICENSE = Path(__file__).resolve().parents[2] / "LICENSE"
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--text", type=Path, default=LICENSE, help="default: this repository's LICENSE")
-parser.add_argument("--output", default="runs/trainer", help="default: %(default)s")
+parser.add_argument("--text", type=Path, default=LICENSE, help="text to train on (default: this repository's LICENSE)")
+parser.add_argument("--output", default="runs/trainer", help="folder for checkpoints (default: %(default)s)")
 parser.add_argument("--tiny", action="store_true", help="three steps of a model of two layers")
 args = parser.parse_args()
 layers, width, length, steps = (2, 32, 64, 3) if args.tiny else (12, 768, 512, 200)

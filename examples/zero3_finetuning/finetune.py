@@ -9,8 +9,12 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Trai
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", help="folder or name of a Hugging Face checkpoint")
 parser.add_argument("--tokens", type=Path, help="token ids, as torch.save writes them")
-parser.add_argument("--output", default="runs/zero3", help="default: %(default)s")
-parser.add_argument("--deepspeed", default=str(Path(__file__).with_name("zero3.json")), help="default: %(default)s")
+parser.add_argument("--output", default="runs/zero3", help="folder for checkpoints (default: %(default)s)")
+parser.add_argument(
+    "--deepspeed",
+    default=str(Path(__file__).with_name("zero3.json")),
+    help="DeepSpeed configuration (default: %(default)s)",
+)
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--tiny", action="store_true", help="three steps of a random GPT-2 of two layers, on bytes")
 parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)

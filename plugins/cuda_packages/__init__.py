@@ -1,6 +1,6 @@
-"""CUDA-only packages (flash_attn, xformers, apex) for CUDA code on other devices, on ascend_adapt's kernels.
+"""Provides CUDA-only packages (flash_attn, xformers, apex) to CUDA code on other devices, with ascend_adapt's kernels.
 
-An installed package takes precedence. Libraries that check whether such a package is installed find none.
+An installed package takes precedence. Libraries that check whether such a package is installed do not see these.
 """
 
 from __future__ import annotations

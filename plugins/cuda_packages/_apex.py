@@ -1,4 +1,4 @@
-"""apex's optimizers and norms, the same as for the code bases that need apex."""
+"""apex's optimizers and norms, shared with the patches for code bases that need apex."""
 
 from __future__ import annotations
 

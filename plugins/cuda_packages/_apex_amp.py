@@ -1,4 +1,4 @@
-"""apex.amp where it is imported but not used: opt_level O0, or enabled=False. Source: apex's documentation of amp."""
+"""apex.amp for programs that import but disable it: opt_level O0, or enabled=False. Source: apex's documentation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def initialize(models: Any, optimizers: Any = None, enabled: bool = True, opt_le
     """Return models and optimizers unchanged.
 
     Raises:
-        RuntimeError: a level of mixed precision.
+        RuntimeError: a level of mixed precision is requested.
     """
     if enabled and opt_level != "O0":
         raise RuntimeError(
-            f"apex.amp: opt_level is {opt_level!r}, expected 'O0': apex's mixed precision is CUDA-only — turn off the "
+            f"apex.amp: opt_level is {opt_level!r}, expected 'O0': apex's mixed precision needs CUDA — turn off the "
             "program's option for apex, or use torch.autocast and torch.amp.GradScaler"
         )
     return models if optimizers is None else (models, optimizers)
@@ -23,7 +23,7 @@ def initialize(models: Any, optimizers: Any = None, enabled: bool = True, opt_le
 
 @contextlib.contextmanager
 def scale_loss(loss: Any, optimizers: Any, *args: Any, **options: Any) -> Iterator[Any]:
-    """Return a context with the loss itself."""
+    """Return a context manager that yields the loss unchanged."""
     yield loss
 
 
@@ -34,16 +34,16 @@ def master_params(optimizer: Any) -> Iterator[Any]:
 
 
 def state_dict() -> dict[str, Any]:
-    """Return no state: the loss is not scaled."""
+    """Return an empty state, because the loss is not scaled."""
     return {}
 
 
 def load_state_dict(state: dict[str, Any]) -> None:
-    """Ignore the state: the loss is not scaled."""
+    """Ignore the state, because the loss is not scaled."""
 
 
 def half_function(function: Any) -> Any:
-    """Return the function."""
+    """Return the function unchanged."""
     return function
 
 

@@ -1,4 +1,4 @@
-"""FlashAttention 2's functions on ascend_adapt.kernels: [B, S, N, D], or packed [T, N, D] with cu_seqlens.
+"""FlashAttention 2's functions on ascend_adapt.kernels, for tensors [B, S, N, D], or packed [T, N, D] with cu_seqlens.
 
 Source: the docstrings of flash_attn 2.8.3. Masks of causal and windowed attention are aligned to the last key.
 """
@@ -17,11 +17,11 @@ from ascend_adapt.kernels import attention, cross_entropy, layer_norm, rms_norm
 def _masks(
     window_size: tuple[int, int], causal: bool, alibi_slopes: Any, queries: int, keys: int, device: Any
 ) -> dict[str, Any]:
-    """Convert flash_attn's arguments to those of attention; a window with look-ahead becomes a mask."""
+    """Convert flash_attn's mask arguments to those of kernels.attention; a window with look-ahead becomes a mask."""
     left, right = window_size if not causal else (window_size[0], 0)
     wanted: dict[str, Any] = {}
     if alibi_slopes is not None or (right > 0) or (left >= 0 and right < 0):
-        # Key positions relative to each query, 0 for the key that is aligned with it.
+        # Key positions relative to each query; the key aligned with the query has position 0.
         ahead = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None] - (keys - queries)
         if alibi_slopes is not None:
             slopes = alibi_slopes.float().reshape(-1, alibi_slopes.shape[-1], 1, 1)
@@ -50,7 +50,7 @@ def flash_attn_func(
     """Attention of q [B, S, N, D] and k, v [B, T, Nk, D].
 
     Raises:
-        KernelArgumentError: softcap or return_attn_probs, which the kernels do not support.
+        KernelArgumentError: softcap or return_attn_probs is set, which the kernels do not support.
     """
     _refuse(softcap, return_attn_probs)
     masks = _masks(window_size, causal, alibi_slopes, q.shape[1], k.shape[1], q.device)
@@ -89,11 +89,13 @@ def flash_attn_varlen_func(
     """Attention inside each document of q [T, N, D] and k, v [U, Nk, D].
 
     Raises:
-        KernelArgumentError: softcap, return_attn_probs or block_table, which the kernels do not support.
+        KernelArgumentError: softcap, return_attn_probs or block_table is set, which the kernels do not support.
     """
     _refuse(softcap, return_attn_probs)
     if block_table is not None:
-        raise KernelArgumentError("flash_attn: block_table is given, expected none — a paged cache is not supported")
+        raise KernelArgumentError(
+            "flash_attn: block_table is given, expected none — turn off the program's paged cache"
+        )
     is_plain = alibi_slopes is None and tuple(window_size) == (-1, -1)
     if is_plain and (cu_seqlens_q is cu_seqlens_k or torch.equal(cu_seqlens_q, cu_seqlens_k)):
         packed = (one.transpose(0, 1)[None] for one in (q, k, v))
@@ -137,7 +139,7 @@ def _pieces(packed: Any, starts: Any) -> list[Any]:
 
 
 def _of_each(alibi_slopes: Any) -> Any:
-    """Return ALiBi slopes for each document; [N] applies to all of them."""
+    """Return ALiBi slopes for each document; slopes [N] apply to all documents."""
     return itertools.repeat(alibi_slopes) if alibi_slopes is None or alibi_slopes.dim() == 1 else alibi_slopes
 
 
@@ -158,7 +160,7 @@ def index_first_axis(x: Any, indices: Any) -> Any:
 
 
 def unpad_input(hidden_states: Any, attention_mask: Any, unused_mask: Any = None) -> tuple[Any, ...]:
-    """Return the rows of [B, S, ...] that the mask keeps, their indices, cu_seqlens, the longest, and the lengths."""
+    """Return the rows of [B, S, ...] that the mask keeps, their indices, cu_seqlens, maximum length, and lengths."""
     lengths = attention_mask.sum(-1, dtype=torch.int32)
     kept = (attention_mask if unused_mask is None else attention_mask + unused_mask).flatten().nonzero().flatten()
     starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
@@ -182,7 +184,7 @@ def rearrange(tensor: Any, pattern: str, **axes: int) -> Any:
 
 
 def all_gather(input_: Any, process_group: Any) -> Any:
-    """All-gather the rows of [T, ...] from all ranks, differentiably."""
+    """All-gather the rows of [T, ...] from all ranks, with a gradient."""
     from torch.distributed.nn.functional import all_gather as gathered
 
     return torch.cat(gathered(input_.contiguous(), group=process_group))
@@ -192,7 +194,7 @@ def all_gather(input_: Any, process_group: Any) -> Any:
 
 
 def apply_rotary_emb(x: Any, cos: Any, sin: Any, interleaved: bool = False, inplace: bool = False, **_: Any) -> Any:
-    """Rotate the first 2 * R entries of x [B, S, N, D] by cos, sin [S, R]."""
+    """Rotate the first 2 * R entries of x [B, S, N, D] by cos and sin, each [S, R]."""
     width = 2 * cos.shape[-1]
     cos, sin = (one[: x.shape[1], None].to(x.dtype) for one in (cos, sin))
     rotated, rest = x[..., :width], x[..., width:]
@@ -249,10 +251,10 @@ def layer_norm_fn(
     return_dropout_mask: bool = False,
     **others: Any,
 ) -> Any:
-    """Return the norm of dropout(x) + residual over the last axis; with ``prenorm`` also that sum.
+    """Return the norm of dropout(x) + residual over the last axis; with ``prenorm``, also return the sum.
 
     Raises:
-        KernelArgumentError: a second input, row scales or the dropout mask are requested.
+        KernelArgumentError: a second input, row scales or the dropout mask is requested.
     """
     if return_dropout_mask or any(value is not None and value is not False for value in others.values()):
         raise KernelArgumentError(

@@ -31,7 +31,7 @@ def memory_efficient_attention(
     """Attention of query [B, S, N, D] and key, value [B, T, N, D]; [B, S, D] has one head.
 
     Raises:
-        KernelArgumentError: a bias other than a tensor or a causal mask.
+        KernelArgumentError: the bias is neither a tensor nor a causal mask.
     """
     has_heads = query.dim() == 4
     q, k, v = ((one.transpose(1, 2) if has_heads else one[:, None]) for one in (query, key, value))
@@ -39,7 +39,7 @@ def memory_efficient_attention(
     if isinstance(attn_bias, LowerTriangularMask):
         if q.shape[2] == k.shape[2]:
             masks["causal"] = True
-        else:  # the kernels align to the last key
+        else:  # The kernels align the mask to the last key.
             ahead = torch.arange(k.shape[2], device=q.device) - torch.arange(q.shape[2], device=q.device)[:, None]
             masks["masked_out"] = (ahead > 0)[None, None]
     elif isinstance(attn_bias, torch.Tensor):
@@ -60,7 +60,7 @@ def unbind(x: Any, dim: int) -> tuple[Any, ...]:
 
 
 class SwiGLU(torch.nn.Module):  # type: ignore[misc]
-    """w3(silu(w1 x) * w2 x), with w1 and w2 in one weight if packed."""
+    """SwiGLU layer: w3(silu(w1 x) * w2 x), with w1 and w2 in one weight if packed."""
 
     def __init__(
         self,

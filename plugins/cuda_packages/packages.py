@@ -1,4 +1,4 @@
-"""The provided modules, each with its names."""
+"""The modules of CUDA packages that are provided, with the names in each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared code of the patches that provide a package."""
+"""Makes the patches that provide a package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..without_cuda.programs import is_cuda_code
 
 
 def provided(name: str, *names: str, source: str = "") -> Patch:
-    """Return a patch that provides module ``name`` with ``names`` of the module ``source`` of this folder."""
+    """Return a patch that provides module ``name`` with ``names`` from the module ``source`` of this folder."""
 
     def fill(module: ModuleType) -> None:
         import importlib
@@ -34,5 +34,5 @@ def provided(name: str, *names: str, source: str = "") -> Patch:
     return declare(fill)
 
 
-# The versions whose functions are provided; programs check them.
+# The package versions whose functions are provided; programs check them.
 VERSIONS = {"flash_attn": "2.8.3", "xformers": "0.0.32", "apex": "0.1"}

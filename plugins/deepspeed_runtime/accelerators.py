@@ -1,4 +1,4 @@
-"""Accelerators for releases that have none for this device: CPU before 0.14.1, NPU before 0.10.1.
+"""Accelerators for DeepSpeed releases that lack one for this device: CPU before 0.14.1, NPU before 0.10.1.
 
 Before 0.14.1 DeepSpeed's CPU accelerator needs Intel's oneCCL bindings. 0.9.3 to 0.10.0 ship an NPU accelerator but
 never select it. Before 0.8.1 the engine calls torch.cuda directly, so no accelerator helps.
@@ -24,13 +24,13 @@ TARGET = "deepspeed.accelerator.real_accelerator:get_accelerator"
     TARGET,
     requires="deepspeed>=0.8.1,<0.14.1",
     devices="cpu",
-    why="the only accelerator is for CUDA, or the one for CPUs needs Intel's oneCCL bindings",
+    why="the only accelerator is for CUDA, or the accelerator for CPUs needs Intel's oneCCL bindings",
     until="support for DeepSpeed 0.14.0 ends",
     without="crash",
     symptom=Symptom(reason="before 0.8.1 the fault is the same, and no accelerator helps"),
 )
 def cpu_accelerator(call: Call) -> Any:
-    """Set our CPU accelerator before DeepSpeed chooses one."""
+    """Set ascend_adapt's CPU accelerator before DeepSpeed chooses one."""
     return _chosen("cpu", _cpu_methods, call)
 
 
@@ -44,7 +44,7 @@ def cpu_accelerator(call: Call) -> Any:
     symptom=Symptom(reason="before 0.8.1 the fault is the same, and no accelerator helps"),
 )
 def npu_accelerator(call: Call) -> Any:
-    """Set our NPU accelerator before DeepSpeed chooses one."""
+    """Set ascend_adapt's NPU accelerator before DeepSpeed chooses one."""
     return _chosen("npu", _npu_methods, call)
 
 
@@ -60,14 +60,14 @@ def npu_accelerator(call: Call) -> Any:
     symptom=Symptom("int(os.environ.get('LOCAL_SIZE', 0))"),
 )
 def cpu_device_count(call: Call) -> Any:
-    """Count one device per rank of this host, as with DeepSpeed's own launcher."""
+    """Count one device per rank on this host, as with DeepSpeed's launcher."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE")
     if "LOCAL_SIZE" not in os.environ and ranks:
         return int(ranks)
     try:
         return call.proceed()
     except FileNotFoundError:
-        return 1  # numactl is not installed; 0.16 and newer return this too
+        return 1  # numactl is not installed; 0.16 and newer also return this value.
 
 
 def _chosen(kind: str, methods: Callable[[], dict[str, Any]], call: Call) -> Any:
@@ -79,7 +79,7 @@ def _chosen(kind: str, methods: Callable[[], dict[str, Any]], call: Call) -> Any
 
 
 def _accelerator(kind: str, methods: dict[str, Any]) -> Any:
-    """Return an instance of DeepSpeed's abstract accelerator with ``methods`` and the methods that all kinds share."""
+    """Return an instance of DeepSpeed's abstract accelerator with ``methods`` and the methods common to all devices."""
     import torch
     from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 
@@ -129,7 +129,7 @@ def _accelerator(kind: str, methods: dict[str, Any]) -> Any:
 
 
 def _op_builders() -> dict[str, type]:
-    """Return all concrete operator builders of the release by class name; the first module that has one wins."""
+    """Return all concrete operator builders of the release by class name; the first module that defines one wins."""
     package = importlib.import_module("deepspeed.ops.op_builder")
     found: dict[str, type] = {}
     for _, name, is_package in pkgutil.iter_modules(package.__path__):
@@ -257,19 +257,19 @@ def _npu_methods() -> dict[str, Any]:
     name="streams_of_the_host",
     requires="deepspeed>=0.14.1",
     devices="cpu",
-    why="DeepSpeed's CPU accelerator has no streams: activation checkpointing (up to 0.19.5) and ZeRO-3 with "
+    why="DeepSpeed's CPU accelerator has no streams, so activation checkpointing (up to 0.19.5) and ZeRO-3 with "
     "overlap_comm fail with \"'NoneType' object is not callable\"",
     until="DeepSpeed checks whether its accelerator has streams before it creates one",
     without="crash",
     symptom=Symptom(reason="the fault is in the callers; before 0.14.1 the accelerator for CPUs is ours"),
 )
 def streams_of_the_host(call: Call) -> Any:
-    """Return the class of a stream whose work is always complete."""
+    """Return a stream class whose work is always complete."""
     return HostStream
 
 
 class HostEvent:
-    """Event of a synchronous device: a point in time."""
+    """Event of a synchronous device, which only records a time."""
 
     def __init__(self, enable_timing: bool = False, **_: Any) -> None:
         self._at_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""DeepSpeed checkpoints: loading with torch 2.6 and newer, and loading weights without optimizer states."""
+"""Fixes for DeepSpeed checkpoints: loading with torch 2.6 and newer, and loading weights without optimizer states."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
     "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckpointEngine.load",
     name="load_whole_checkpoints",
     requires=("deepspeed>=0.7,<0.16", "torch>=2.6"),
-    why="torch 2.6 reads weights only by default, and refuses DeepSpeed's own classes in its checkpoints",
+    why="torch 2.6 only reads weights by default, and refuses DeepSpeed's own classes in its checkpoints",
     until="support for DeepSpeed 0.15 ends",
     without="crash",
     symptom=Symptom("torch.load(path, map_location=map_location)"),
 )
 def load_checkpoint_file(call: Call) -> Any:
-    """Read a file; only the classes that DeepSpeed saves and those of Megatron's arguments are allowed."""
+    """Load a checkpoint file; only allow the classes that DeepSpeed saves and those of Megatron's arguments."""
     with allowed(*DEEPSPEED):
         return call.proceed()
 
@@ -36,12 +36,12 @@ def load_checkpoint_file(call: Call) -> Any:
     requires=("deepspeed>=0.16", "torch>=2.6"),
     why="these releases unpickle any class in a checkpoint, and cannot load their own checkpoints under "
     "torch's TORCH_FORCE_WEIGHTS_ONLY_LOAD=1",
-    until="DeepSpeed allows the classes that it saves, and reads weights only",
+    until="DeepSpeed allows the classes that it saves, and only reads weights",
     without="crash",
     symptom=Symptom("torch.load(path, map_location=map_location, weights_only=False)"),
 )
 def load_restricted(call: Call) -> Any:
-    """Read a file; if torch is set to read weights only, the classes that DeepSpeed saves are allowed, too."""
+    """Load a checkpoint file; if torch is set to load weights only, also allow the classes that DeepSpeed saves."""
     with allowed(*DEEPSPEED):
         return call.proceed()
 
@@ -49,13 +49,13 @@ def load_restricted(call: Call) -> Any:
 @wrap(
     f"{ENGINE}._load_zero_checkpoint",
     requires="deepspeed>=0.7.5,<0.10.2",
-    why="with load_optimizer_states=False it still opens the optimizer files, which published weights lack",
+    why="with load_optimizer_states=False, it still opens the optimizer files, which published weights lack",
     until="support for DeepSpeed 0.10.1 ends",
     without="crash",
     symptom=Symptom(reason="the fault is a missing check for the files, which 0.7.4 has"),
 )
 def states_not_asked_for(call: Call) -> Any:
-    """Return False if none of the files exists: the engine then copies its fp32 weights from the model.
+    """Return False if no optimizer file exists; the engine then copies its fp32 weights from the model.
 
     ZeRO-3 keeps its weights in these files, so it cannot continue without them.
     """
@@ -91,7 +91,7 @@ def fp32_weights_follow(call: Call) -> Any:
     refresh = getattr(call.instance.optimizer, "refresh_fp32_params", None)
     if refresh is None or call.instance.zero_optimization_partition_weights():
         return call.proceed()
-    # If either of them is called, the engine has refreshed the master weights itself.
+    # If either method is called, the engine has refreshed the master weights itself.
     with (
         _calls_of(call.instance, "_load_zero_checkpoint") as of_zero,
         _calls_of(call.instance.optimizer, "load_state_dict") as own,
@@ -160,14 +160,14 @@ INFORMATION = "universal_checkpoint_info"
 @wrap(
     f"{ENGINE}._save_moe_checkpoint",
     requires="deepspeed>=0.19.3",
-    why="it reads universal_checkpoint_info of the model as its own dictionary; Megatron-DeepSpeed's models have a "
-    "method of that name and pass its result in client_state, which is refused: no mixture of experts is saved",
+    why="it expects universal_checkpoint_info of a model to be its dictionary, but Megatron-DeepSpeed's models have a "
+    "method of that name and pass its result in client_state, which is refused, so no mixture of experts can be saved",
     until="DeepSpeed stores its dictionary under a name of its own",
     without="crash",
     symptom=Symptom("dict(universal_checkpoint_info)"),
 )
 def information_of_megatron(call: Call) -> Any:
-    """Save what the caller passes as universal_checkpoint_info if the model has a method of that name."""
+    """Save the universal_checkpoint_info that the caller passes, if the model has a method of that name."""
     model = call.instance.module
     if not callable(getattr(model, INFORMATION, None)):
         return call.proceed()
@@ -182,13 +182,14 @@ def information_of_megatron(call: Call) -> Any:
 @wrap(
     "deepspeed.runtime.model_checkpointing.utils:create_universal_parallel_info",
     requires="deepspeed>=0.17.1",
-    why="only DeepSpeed's launcher sets CROSS_SIZE and CROSS_RANK, the hosts: under others a checkpoint writer fails",
+    why="only DeepSpeed's launcher sets CROSS_SIZE and CROSS_RANK (number and rank of hosts); under other launchers, "
+    "checkpoint writers fail",
     until="DeepSpeed also counts hosts under torchrun",
     without="crash",
     symptom=Symptom("os.environ[CROSS_SIZE]"),
 )
 def machines_of_checkpoint_writers(call: Call) -> Any:
-    """Set both from the variables of torchrun and ascend-run."""
+    """Set both variables from those of torchrun and ascend-run."""
     values = [os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")]
     if all(word.isdecimal() for word in values):
         ranks, local_ranks, host = map(int, values)
@@ -199,7 +200,7 @@ def machines_of_checkpoint_writers(call: Call) -> Any:
 
 @contextlib.contextmanager
 def _as_zero(engine: Any) -> Iterator[None]:
-    """Let an engine with a BF16_Optimizer report ZeRO partitions, which it has at every stage."""
+    """Make an engine with a BF16_Optimizer report ZeRO partitions, which it has at every stage."""
     from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
     if not isinstance(engine.optimizer, BF16_Optimizer):

@@ -1,4 +1,4 @@
-"""Communication backend of the device, gradients grouped by type, and weights gathered by gloo."""
+"""Fixes for communication: the device's backend, gradients grouped by type, and weights gathered by gloo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("ascend_adapt")
     symptom=Symptom(reason="the fault is in the callers"),
 )
 def backend_of_the_device(call: Call) -> Any:
-    """Use the accelerator's own backend if 'nccl' is requested."""
+    """Use the accelerator's backend if 'nccl' is requested."""
     from deepspeed.accelerator import get_accelerator
 
     if call["dist_backend"] == "nccl":
@@ -51,7 +51,7 @@ def gradients_by_type(tensors: list[Any]) -> list[tuple[str, list[Any]]]:
     requires="deepspeed>=0.8.1,<0.19.8",
     devices="cpu",
     why="ZeRO 1 groups gradients by type names such as torch.cpu.FloatTensor, which no CPU tensor has: each rank "
-    "silently keeps its own gradients, and nothing is averaged",
+    "silently keeps its local gradients, and nothing is averaged",
     until="support for DeepSpeed 0.19.7 ends",
     without="wrong numbers",
     symptom=Symptom("'torch.{}.FloatTensor'.format(device_type)"),
@@ -70,7 +70,7 @@ def zero_gradients_by_type(tensors: list[Any]) -> list[list[Any]]:
     'the first step ends in "Output 0 of Split is a view and is being modified inplace"',
     until="support for DeepSpeed 0.12 ends",
     without="crash",
-    symptom=Symptom(reason="the fault is in the buffer that is passed, which DeepSpeed 0.13 flattens from copies"),
+    symptom=Symptom(reason="the fault is in the passed buffer, which DeepSpeed 0.13 flattens from copies"),
 )
 def gathered_without_gradient(call: Call) -> Any:
     """Gather the updated weights outside autograd."""

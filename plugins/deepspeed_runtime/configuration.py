@@ -1,4 +1,4 @@
-"""DeepSpeed configurations: passed twice, with sections that repeat their own name, or with removed features."""
+"""Fixes for DeepSpeed configurations that are passed twice, repeat section names, or configure removed features."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one_configuration(call: Call) -> Any:
 
 
 def same_configuration(one: Any, other: Any) -> bool:
-    """Return whether two configurations, dicts or paths of JSON files, are equal."""
+    """Return whether two configurations (dicts or paths of JSON files) are equal."""
     return bool(one == other or _content(one) == _content(other))
 
 
@@ -38,10 +38,10 @@ def _content(configuration: Any) -> Any:
     try:
         return json.loads(Path(configuration).read_text())
     except (OSError, ValueError, RecursionError):
-        return configuration  # DeepSpeed reports what is wrong with it
+        return configuration  # DeepSpeed will report the error in this configuration.
 
 
-# Loss scale keys in some bf16 sections, which have no loss scale.
+# Keys of the loss scale, which some bf16 sections contain although bf16 has no loss scale.
 _OF_A_LOSS_SCALE = ("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
 
 
@@ -52,7 +52,7 @@ def _without_repeated_name(section: str, reader: str, spellings: tuple[str, ...]
         f"deepspeed.runtime.precision_config:{reader}",
         name=f"{section}_says_{section}",
         requires="deepspeed>=0.17.1",
-        why="GPT-NeoX's configurations, 20B.yml among them, repeat a section's name in it; DeepSpeed 0.17.1 refuses "
+        why="sections of GPT-NeoX's configurations (20B.yml) have their name as a key, too; DeepSpeed 0.17.1 refuses "
         "that",
         until="GPT-NeoX uses only keys that DeepSpeed has",
         without="crash",
@@ -73,7 +73,7 @@ bf16_says_bf16 = _without_repeated_name("bf16", "get_bfloat16_config", ("bf16", 
 
 
 def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tuple[str, ...]) -> dict[str, Any]:
-    """Return a section without its own name; if that name has another value, DeepSpeed refuses it."""
+    """Return a section without the key of its name; with another value of that key, DeepSpeed refuses the section."""
 
     def repeats(name: str, value: Any) -> bool:
         return (
@@ -88,20 +88,20 @@ def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tu
 @wrap(
     "deepspeed.runtime.config:_reject_removed_config_keys",
     requires="deepspeed>=0.19.7",
-    why="sections of removed features are rejected even if they are switched off, as in Megatron-DeepSpeed's "
+    why="sections of removed features are rejected even if they are disabled, as in Megatron-DeepSpeed's "
     'templates: "curriculum_learning": {"enabled": false}',
-    until="DeepSpeed accepts a removed feature that is switched off",
+    until="DeepSpeed accepts a removed feature that is disabled",
     without="crash",
     symptom=Symptom("key in param_dict"),
 )
 def removed_features_switched_off(call: Call) -> Any:
-    """Reject only removed features that are switched on."""
+    """Only reject removed features that are enabled."""
     call["param_dict"] = _switched_on(call["param_dict"])
     return call.proceed()
 
 
 def _switched_on(sections: dict[str, Any]) -> dict[str, Any]:
-    """Return the sections, and those inside them, without those that are false or contain ``"enabled": false``."""
+    """Return the sections and nested sections that are not false and do not contain ``"enabled": false``."""
     return {
         name: _switched_on(value) if isinstance(value, dict) else value
         for name, value in sections.items()

@@ -1,4 +1,4 @@
-"""DeepSpeedCPUAdam, the optimizer of ZeRO-Offload: in torch instead of the operator that DeepSpeed compiles."""
+"""DeepSpeedCPUAdam, the optimizer of ZeRO-Offload, with torch operators instead of a compiled extension."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WHY = "ZeRO-Offload's optimizer compiles its operator cpu_adam for minutes befo
     symptom=BY_ACCELERATOR,
 )
 def cpu_adam_in_torch(call: Call) -> Any:
-    """Use the operator if it was compiled at installation, else torch's multi-tensor operators."""
+    """Use the operator if it was compiled at installation, or else torch's multi-tensor operators."""
     return _loaded(call)
 
 
@@ -31,13 +31,13 @@ def cpu_adam_in_torch(call: Call) -> Any:
     "deepspeed.ops.op_builder.cpu_adam:CPUAdamBuilder.load",
     requires="deepspeed>=0.8.1,<0.14.1",
     devices="cpu",
-    why=f"{_WHY}; on ascend_adapt's CPU accelerator that is the builder that also looks for CUDA",
+    why=f"{_WHY}; on ascend_adapt's CPU accelerator, its builder also looks for CUDA",
     until="support for DeepSpeed 0.14.0 ends",
     without="slower",
     symptom=BY_ACCELERATOR,
 )
 def old_cpu_adam_in_torch(call: Call) -> Any:
-    """Use the operator if it was compiled at installation, else torch's multi-tensor operators."""
+    """Use the operator if it was compiled at installation, or else torch's multi-tensor operators."""
     return _loaded(call)
 
 
@@ -45,13 +45,13 @@ def old_cpu_adam_in_torch(call: Call) -> Any:
     "deepspeed.ops.op_builder.npu.cpu_adam:CPUAdamBuilder.load",
     requires="deepspeed>=0.12.4",
     devices="npu",
-    why=f"{_WHY}; on an emulated NPU speed does not matter, and CANN's headers, which it needs, are missing",
+    why=f"{_WHY}; on an emulated NPU, speed does not matter, and CANN's headers, which the operator needs, are missing",
     until=UNTIL_SHIPPED,
     without="crash",
     symptom=BY_ACCELERATOR,
 )
 def emulated_cpu_adam_in_torch(call: Call) -> Any:
-    """Use torch's multi-tensor operators on an emulated NPU; a real one compiles the operator, which is faster."""
+    """Use torch's multi-tensor operators on an emulated NPU; a real NPU compiles the faster operator."""
     return _loaded(call) if os.environ.get("ASCEND_ADAPT_EMULATED") else call.proceed()
 
 
@@ -60,7 +60,7 @@ def _loaded(call: Call) -> Any:
 
 
 class TorchCPUAdam:
-    """The compiled module of DeepSpeedCPUAdam, in torch's foreach operators; the rest is compiled when it is used."""
+    """DeepSpeedCPUAdam's compiled module, with torch's foreach operators; other operators are compiled on use."""
 
     def __init__(self, compiled: Callable[[], Any]) -> None:
         self._compiled = compiled
@@ -83,12 +83,12 @@ class TorchCPUAdam:
         adamw_mode: bool,
         should_log: bool,
     ) -> int:
-        """Create an optimizer; its other settings come with each step."""
+        """Create an optimizer; its other settings are passed to each step."""
         self._is_adamw[optimizer] = bool(adamw_mode)
         return 0
 
     def destroy_adam(self, optimizer: int) -> int:
-        """Forget an optimizer."""
+        """Remove an optimizer."""
         self._is_adamw.pop(optimizer, None)
         return 0
 
@@ -127,7 +127,7 @@ class TorchCPUAdam:
         return 0
 
     def adam_update_copy(self, *arguments: Any) -> int:
-        """Adam step, then copy the parameter into the device's, which is the last argument; DeepSpeed before 0.14.3."""
+        """Adam step that also copies the parameter to the device (last argument); used by DeepSpeed before 0.14.3."""
         *of_step, copy = arguments
         self.adam_update(*of_step)
         copy.copy_(of_step[8])

@@ -1,4 +1,4 @@
-"""TORCH_CUDA_ARCH_LIST in every form that torch accepts, for DeepSpeed's operator builders."""
+"""Makes DeepSpeed's operator builders accept every form of TORCH_CUDA_ARCH_LIST that torch accepts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _VARIABLE = "TORCH_CUDA_ARCH_LIST"
     devices="cuda",
     why="it parses TORCH_CUDA_ARCH_LIST as numbers: 9.0a, which current CUDA images set, and names such as Hopper "
     "raise ValueError",
-    until="DeepSpeed accepts what torch accepts",
+    until="DeepSpeed accepts every form that torch accepts",
     without="crash",
     symptom=Symptom("sorted(ccs, key=lambda cc: tuple(int(part.split('+')[0]) for part in cc.split('.')))"),
 )
 def architectures_in_numbers(call: Call) -> Any:
-    """Drop suffixes, whose instructions no DeepSpeed kernel uses; for a name, use the devices' own capabilities."""
+    """Drop suffixes, whose instructions no DeepSpeed kernel uses; replace names by the devices' capabilities."""
     listed = getattr(call.instance, "_jit_arch_list", None) or os.environ.get(_VARIABLE, "")
     numbers = in_numbers(listed)
     if numbers == listed:
@@ -32,7 +32,7 @@ def architectures_in_numbers(call: Call) -> Any:
     if numbers:
         os.environ[_VARIABLE] = numbers
     try:
-        # On return the variable has the architectures that torch compiles for; jit_load restores it.
+        # On return, the variable holds the architectures for which torch compiles; jit_load restores it.
         return call.proceed()
     except BaseException:
         if before is not None:
@@ -41,7 +41,7 @@ def architectures_in_numbers(call: Call) -> Any:
 
 
 def in_numbers(listed: str) -> str:
-    """Return the list without suffixes, ``9.0a+PTX`` as ``9.0+PTX``; ``""`` if it has a name."""
+    """Return the list without suffixes (``9.0+PTX`` for ``9.0a+PTX``), or ``""`` if it contains a name."""
     words = re.split(r"[;\s]+", listed.strip())
     found = [re.fullmatch(r"(\d+\.\d+)([a-z]?)(\+PTX)?", word) for word in words]
     if all(match is not None and not match[2] for match in found):

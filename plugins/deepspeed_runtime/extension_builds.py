@@ -1,4 +1,4 @@
-"""torch's JIT builds of C++ extensions: logged, and never waiting for the lock of a killed build."""
+"""Makes torch's JIT builds of C++ extensions log, and never wait for the lock of a killed build."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ascend_adapt import Call, Symptom, build_locks, wrap
 
 logger = logging.getLogger("ascend_adapt")
-_UNTIL = "torch logs what it compiles, and releases the lock of a process that ended"
+_UNTIL = "torch logs its builds, and releases the lock of a process that has ended"
 _NOT_JUDGED = Symptom(reason="the fault is in torch")
 _REPORT_EVERY_S = 60.0
 
@@ -24,7 +24,7 @@ _REPORT_EVERY_S = 60.0
     symptom=_NOT_JUDGED,
 )
 def builds_are_announced(call: Call) -> Any:
-    """Log what is compiled, where and for how long; a cached extension loads silently."""
+    """Log which extension is compiled, where and for how long; load a cached extension silently."""
     folder = Path(call["build_directory"])
     if any(folder.glob(f"{call['name']}*.so")):
         return call.proceed()
@@ -49,7 +49,7 @@ def builds_are_announced(call: Call) -> Any:
     symptom=_NOT_JUDGED,
 )
 def left_locks_are_taken(call: Call) -> Any:
-    """Remove the lock of a process that ended, and write the owner into a new lock."""
+    """Remove the lock of a process that has ended, and write the owner into a new lock."""
     lock = Path(call.instance.lock_file_path)
     if not call.proceed():
         if not build_locks.is_left_behind(lock):
@@ -65,7 +65,7 @@ def left_locks_are_taken(call: Call) -> Any:
 @wrap(
     "torch.utils.file_baton:FileBaton.wait",
     requires="torch>=2",
-    why="waiting for the build of another process is silent, and endless if that process is killed",
+    why="it waits silently for the build of another process, and forever if that process is killed",
     until=_UNTIL,
     without="crash",
     symptom=_NOT_JUDGED,
@@ -74,15 +74,15 @@ def waits_end_with_the_builder(call: Call) -> Any:
     """Wait while the building process is alive; log it every minute.
 
     Raises:
-        RuntimeError: the building process ended without the extension.
+        RuntimeError: the building process has ended without the extension.
     """
     lock = Path(call.instance.lock_file_path)
     began_s = logged_s = time.monotonic()
     while lock.exists():
         if build_locks.is_left_behind(lock):
             raise RuntimeError(
-                f"{lock}: the compiling process ended and left its lock, expected the extension — start the job "
-                "again, it removes the lock"
+                f"{lock}: the compiling process has ended and left its lock, expected the extension — start the job "
+                f"again, which removes the lock"
             )
         if time.monotonic() - logged_s > _REPORT_EVERY_S:
             logged_s = time.monotonic()

@@ -12,13 +12,13 @@ from ascend_adapt import Symptom, replace
     requires="deepspeed>=0.13.3",
     devices=("cuda", "npu"),
     bodies="f8f6cd9e8b089e09",
-    why="several small operations check each gradient, and a fast device waits for their launch",
-    until="DeepSpeed checks all gradients in few operations",
+    why="it checks each gradient in several small operations, and a fast device waits for their launch",
+    until="DeepSpeed checks all gradients in a few operations",
     without="slower",
     symptom=Symptom("invalid_grad_count += self._has_inf_or_nan(grad)"),
 )
 def overflow_in_few_operations(self: Any) -> Any:
-    """Return whether a gradient of this rank's partitions has an Inf or NaN, bool [1] on the device."""
+    """Return whether a gradient of this rank's partitions contains Inf or NaN, as bool [1] on the device."""
     import torch
 
     found = [grad for i in range(len(self.bit16_groups)) for grad in self.averaged_gradients[i] if grad is not None]

@@ -15,7 +15,7 @@ logger = logging.getLogger("ascend_adapt")
     "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.step",
     name="unclipped_gradients_are_told",
     requires="deepspeed>=0.9.2,<0.10",
-    why="ZeRO-1 and ZeRO-2 silently clip gradients in float16 only, on every device",
+    why="ZeRO-1 and ZeRO-2 silently clip only float16 gradients, on every device",
     until="support for DeepSpeed 0.9.5 ends",
     without="wrong numbers",
     symptom=Symptom(
@@ -38,8 +38,8 @@ def _warn(limit: float, dtype: str) -> None:
 
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         logger.warning(
-            "ascend_adapt: gradient_clipping %s: this DeepSpeed's ZeRO-1 and ZeRO-2 clip float16 only, not %s, on a "
-            "GPU as well — use DeepSpeed 0.10 or newer, or 0.9.1 or older, to clip gradients",
+            "ascend_adapt: gradient_clipping %s: ZeRO-1 and ZeRO-2 of this DeepSpeed only clip float16, not %s, "
+            "also on a GPU — use DeepSpeed 0.10 or newer, or 0.9.1 or older, to clip gradients",
             limit,
             dtype,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from ascend_adapt import Call, Symptom, wrap
 
-UNTIL_SHIPPED = "DeepSpeed ships the operator compiled, or compiles only on request"
+UNTIL_SHIPPED = "DeepSpeed ships the operator compiled, or only compiles it on request"
 
 
 @wrap(
@@ -22,7 +22,7 @@ UNTIL_SHIPPED = "DeepSpeed ships the operator compiled, or compiles only on requ
     symptom=Symptom("build_shm_op()", at="deepspeed.comm.torch:TorchBackend"),
 )
 def no_shared_memory_build(call: Call) -> Any:
-    """Use the operator if it was compiled at installation, else gloo."""
+    """Use the operator if it was compiled at installation, or else gloo."""
     return call.proceed() if is_installed("deepspeed_shm_comm") else None
 
 
@@ -51,7 +51,7 @@ def fused_adam_in_torch(call: Call) -> Any:
     "deepspeed.ops.op_builder.fused_adam:FusedAdamBuilder.load",
     requires="deepspeed>=0.8.1,<0.14.1",
     devices="cpu",
-    why=f"{_WHY_ADAM}; on ascend_adapt's CPU accelerator that is the builder of the CUDA kernel",
+    why=f"{_WHY_ADAM}; on ascend_adapt's CPU accelerator, its builder is that of the CUDA kernel",
     until="support for DeepSpeed 0.14.0 ends",
     without="crash",
     symptom=BY_ACCELERATOR,
@@ -65,7 +65,7 @@ def cuda_fused_adam_in_torch(call: Call) -> Any:
     "deepspeed.ops.op_builder.fused_adam:FusedAdamBuilder.load",
     requires="deepspeed>=0.8.1,<0.10.1",
     devices="npu",
-    why="before DeepSpeed supports NPUs, FusedAdam has a CUDA kernel only",
+    why="before DeepSpeed supported NPUs, FusedAdam only had a CUDA kernel",
     until="support for DeepSpeed 0.10.0 ends",
     without="crash",
     symptom=BY_ACCELERATOR,
@@ -99,7 +99,7 @@ def npu_fused_adam_builder(call: Call) -> Any:
     symptom=Symptom("UtilsBuilder().load()", at="deepspeed.runtime.engine:DeepSpeedEngine"),
 )
 def flatten_in_torch(call: Call) -> Any:
-    """Use torch's own flatten and unflatten."""
+    """Use torch's flatten and unflatten."""
     return TorchFlatten
 
 
@@ -107,13 +107,13 @@ def flatten_in_torch(call: Call) -> Any:
     "deepspeed.ops.op_builder.npu.builder:NPUOpBuilder.installed_cann_path",
     requires="deepspeed>=0.12.4",
     devices="npu",
-    why="without ASCEND_HOME_PATH it raises KeyError instead of reporting that CANN is missing",
+    why="without ASCEND_HOME_PATH, it raises KeyError instead of reporting that CANN is missing",
     until="DeepSpeed tests the variable with `and` instead of `or`",
     without="crash",
     symptom=Symptom("'ASCEND_HOME_PATH' in os.environ or os.path.exists(os.environ['ASCEND_HOME_PATH'])"),
 )
 def cann_path_or_none(call: Call) -> str | None:
-    """Return the path of CANN, or None."""
+    """Return the path of CANN, or None if it is not set."""
     path = os.environ.get("ASCEND_HOME_PATH")
     return path if path and os.path.exists(path) else None
 
@@ -126,15 +126,15 @@ def is_installed(operator: str) -> bool:
 
 
 class TorchFusedAdamBuilder:
-    """Operator builder in the interface that FusedAdam expects."""
+    """Operator builder with the interface that FusedAdam expects."""
 
     def load(self, verbose: bool = True) -> type[TorchFusedAdam]:
-        """Return the operator; nothing is built."""
+        """Return the operator without building anything."""
         return TorchFusedAdam
 
 
 class TorchFlatten:
-    """The engine's compiled utils module, in torch."""
+    """Replacement of the engine's compiled utils module, with torch operators."""
 
     @staticmethod
     def flatten(tensors: Sequence[Any]) -> Any:
@@ -152,7 +152,7 @@ class TorchFlatten:
 
 
 class TorchFusedAdam:
-    """The compiled module of FusedAdam, in torch's foreach operators."""
+    """Replacement of FusedAdam's compiled module, with torch's foreach operators."""
 
     @staticmethod
     def multi_tensor_adam(
@@ -200,12 +200,12 @@ class TorchFusedAdam:
                             tensor.copy_(value)
 
 
-# Intermediate results take as much memory as a piece. ZeRO's flat partition of a 20B model is one tensor of 10 GiB.
+# Intermediate results use as much memory as a piece. ZeRO's flat partition of a 20B model is one tensor of 10 GiB.
 _PIECE = 1 << 26
 
 
 def _pieces(tensor_lists: Sequence[Sequence[Any]]) -> Iterator[tuple[list[Any], ...]]:
-    """Yield the lists with the small tensors, then with one piece of a large contiguous one at a time."""
+    """Yield the lists of small tensors, then one piece of a large contiguous tensor at a time."""
     large = {index for index, one in enumerate(tensor_lists[1]) if one.numel() > _PIECE}
     rows = list(zip(*tensor_lists, strict=True))
     large = {index for index in large if all(one.is_contiguous() for one in rows[index])}

@@ -1,4 +1,4 @@
-"""DeepSpeed's launcher: variables forwarded to other hosts, their quoting, and hostfiles."""
+"""Fixes for DeepSpeed's launcher: variables forwarded to other hosts, their quoting, and hostfiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORWARDED = ("ASCEND", "HCCL", "LD_LIBRARY_PATH", "OMP_", "PATH")
     why="variables of CANN, HCCL and this package are not forwarded, so other hosts run with different settings",
     until="DeepSpeed forwards them",
     without="wrong numbers",
-    symptom=Symptom(reason="the fault is missing entries of a list"),
+    symptom=Symptom(reason="the fault is that a list lacks entries"),
 )
 def forward_ascend_variables(call: Call) -> Any:
     """Add the prefixes to EXPORT_ENVS while the launcher runs."""
@@ -39,7 +39,7 @@ def forward_ascend_variables(call: Call) -> Any:
 @replace(
     "deepspeed.launcher.multinode_runner:MultiNodeRunner.add_export",
     requires="deepspeed>=0.6.3",
-    why="values reach the remote shell unquoted or in double quotes: spaces, $ and quotes are changed",
+    why="values reach the remote shell unquoted or in double quotes, so that spaces, $ and quotes are changed",
     until="DeepSpeed quotes them for the remote shell",
     without="wrong numbers",
     symptom=Symptom("'export {}={}; '.format(key, val)", at="deepspeed.launcher.multinode_runner:PDSHRunner"),
@@ -59,7 +59,7 @@ def quote_exports(self: Any, key: str, var: str) -> None:
     symptom=Symptom(reason="the fault is in a parser, not in one expression"),
 )
 def read_hostfile(call: Call) -> Any:
-    """Read an existing hostfile as ascend-run does; if there is none, DeepSpeed's own code runs."""
+    """Read an existing hostfile as ascend-run does; if none exists, run DeepSpeed's code."""
     path = call["hostfile_path"]
     if not os.path.isfile(path):
         return call.proceed()

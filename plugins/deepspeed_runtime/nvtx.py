@@ -12,17 +12,17 @@ from ascend_adapt.patches.declare.terms import Terms
     "deepspeed.utils.nvtx:instrument_w_nvtx",
     requires="deepspeed>=0.6",
     devices=("cpu", "npu"),
-    why="it marks ranges with NVTX, which fails or does nothing without CUDA, and it hides the function's name",
+    why="it marks ranges with NVTX, which fails or does nothing without CUDA, and hides the function's name",
     until="DeepSpeed's decorator checks the accelerator first and keeps the name",
     without="crash",
     symptom=Symptom("return wrapped_fn"),
 )
 def no_instrumentation(func: Any) -> Any:
-    """Return the function itself."""
+    """Return the function unchanged."""
     return func
 
 
-# Newer releases use the accelerator, whose ranges are no-ops without CUDA; these use torch, at every call.
+# Newer releases use the accelerator, whose ranges are no-ops without CUDA; these releases use torch at every call.
 _WITHOUT_NVTX: Terms = {
     "requires": "deepspeed>=0.6,<0.8.1",
     "devices": ("cpu", "npu"),

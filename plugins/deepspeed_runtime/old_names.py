@@ -1,4 +1,4 @@
-"""Removed names: of torch and numpy, for older DeepSpeed; of DeepSpeed, for code bases that use it."""
+"""Removed names of torch and numpy, for older DeepSpeed, and of DeepSpeed, for code bases that use it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ torch_six = provide(
 )(removed.fill)
 
 ELASTIC_API = "torch.distributed.elastic.agent.server.api"
-# Before 0.10.1 the agent is imported with torch 1 only.
+# Before 0.10.1, the agent is only imported with torch 1.
 _IMPORTS_THE_AGENT = Symptom(
     "required_torch_version(min_version=1.11)", at="deepspeed.elasticity.utils:is_torch_elastic_compatible"
 )
@@ -62,7 +62,7 @@ def _get_socket_with_port() -> Any:
 
 
 def _loss_scale_of(topic: str, name: str) -> Any:
-    """Return the patch of one fp16 optimizer; ZeRO's optimizers kept the attribute."""
+    """Return the patch for one fp16 optimizer; ZeRO's optimizers have kept the attribute."""
     return add(
         f"deepspeed.runtime.fp16.{topic}:{name}.cur_scale",
         value=property(lambda self: self.loss_scale),

@@ -1,4 +1,4 @@
-"""Gradient overflow on a device without Inf: Ascend 910A saturates and sets a flag instead."""
+"""Gradient overflow on a device without Inf: the Ascend 910A saturates and sets a flag instead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ascend_adapt import Call, Symptom, wrap
 
-# Methods of DeepSpeed that return whether a gradient of this step is Inf or NaN; each ends in a collective.
+# Methods of DeepSpeed that return whether a gradient of this step contains Inf or NaN; each ends in a collective.
 _CHECKS = {
     "overflow_flag_zero_1_2": "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.has_overflow",
     "overflow_flag_zero_3": "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.has_overflow",
@@ -17,14 +17,14 @@ _CHECKS = {
 
 
 def overflowed_or_flagged(call: Call) -> bool:
-    """Return whether a step overflowed: DeepSpeed's own check, or the overflow flag of any rank since the last step."""
+    """Return whether a step overflowed, by DeepSpeed's check or the overflow flag of any rank since the last step."""
     if not _saturates():
         return bool(call.proceed())
     import torch
     import torch.distributed
     from torch_npu.npu import utils
 
-    # Read first: the check itself computes on the device.
+    # Read the flag first, because the check computes on the device.
     raised = torch.tensor([float(utils.get_npu_overflow_flag())], device="npu")
     found = bool(call.proceed())
     if torch.distributed.is_initialized():
@@ -50,7 +50,7 @@ def _patch(name: str, target: str) -> Any:
         target,
         requires="deepspeed>=0.6.0",
         devices="npu",
-        why="on Ascend 910A an overflow is a large number and a flag, and DeepSpeed checks for Inf and NaN only",
+        why="on Ascend 910A, an overflow is a large number and a flag, but DeepSpeed only checks for Inf and NaN",
         until="support for Ascend 910A ends",
         without="wrong numbers",
         symptom=Symptom(reason="the fault is in how the device handles an overflow"),

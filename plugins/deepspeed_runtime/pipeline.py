@@ -1,4 +1,4 @@
-"""Pipeline parallelism: gradients, partition metadata, results of evaluation, timers."""
+"""Fixes for pipeline parallelism: gradients, partition metadata, results of evaluation, timers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ascend_adapt import Call, Patch, Symptom, add, rewrite, wrap
 ENGINE = "deepspeed.runtime.pipe.engine:PipelineEngine"
 FROM_META = "deepspeed.runtime.utils:PartitionedTensor.from_meta"
 
-# The tail is [grad, grad of the mask]; afterwards the last element is popped as the mask's. Without the None, that
-# removes the gradient itself. PipelineEngine._INSTRUCTION_MAP holds the same function object, so it follows.
+# The tail is [grad, grad of the mask]; later, the last element is popped as the gradient of the mask. Without the None,
+# this removes the gradient itself. PipelineEngine._INSTRUCTION_MAP holds the same function object, so it changes too.
 keep_missing_grads = rewrite(
     f"{ENGINE}._exec_send_grads",
     old="[elt.grad for elt in inputs[1:] if elt.grad is not None]",
     new="[elt.grad for elt in inputs[1:]]",
     name="keep_missing_grads",
     requires="deepspeed>=0.6,<0.11.2",
-    why="with model parallelism and a mask between stages the gradient is popped instead of the mask's: IndexError",
+    why="with model parallelism and a mask between stages, the gradient is popped instead of "
+    "the mask's gradient: IndexError",
     until="support for DeepSpeed 0.11.1 ends (fixed by pull request 2538)",
     without="crash",
 )
@@ -34,7 +35,7 @@ keep_missing_grads = rewrite(
     symptom=Symptom("assert meta.dtype == torch.long"),
 )
 def widen_partition_metadata(call: Call) -> Any:
-    """Widen int32 metadata to int64, after a check that narrowing lost nothing."""
+    """Convert int32 metadata to int64, after checking that no value was changed by narrowing."""
     import torch
 
     meta = call["meta"]
@@ -54,7 +55,7 @@ def check_partition_metadata(meta: list[int]) -> None:
     ends = meta[3 + meta[0] :]
     if min(meta) < 0 or ends != sorted(ends) or math.prod(dims) != ends[-1]:
         raise OverflowError(
-            f"partition metadata {meta}: a tensor of {dims} has {math.prod(dims)} elements, its parts end at "
+            f"partition metadata {meta}: a tensor of {dims} has {math.prod(dims)} elements, but its parts end at "
             f"{ends[-1]} — the backend narrowed int64 and changed values; use smaller micro batches, or send int64"
         )
 
@@ -62,13 +63,13 @@ def check_partition_metadata(meta: list[int]) -> None:
 @wrap(
     FROM_META,
     requires="deepspeed>=0.6",
-    why="its default device is evaluated at import, possibly before the accelerator is set",
-    until="DeepSpeed evaluates it in the call",
+    why="the default device is evaluated at import, possibly before the accelerator is set",
+    until="DeepSpeed evaluates the default in the call",
     without="crash",
     symptom=Symptom("'cuda'", "get_accelerator().device_name()"),
 )
 def partition_on_its_own_device(call: Call) -> Any:
-    """Use the device of the received data, unless the caller passes one."""
+    """Use the device of the received data, unless the caller passes a device."""
     if len(call.args) < 4 and "device" not in call.kwargs:
         call.kwargs["device"] = call["local_part"].device
     return call.proceed()
@@ -83,7 +84,7 @@ def takes_return_logits(eval_batch: Any) -> str:
     f"{ENGINE}.eval_batch",
     requires="deepspeed>=0.6,<0.6.3",
     unless=takes_return_logits,
-    why="GPT-NeoX passes return_logits=; before 0.6.3 there is no such argument",
+    why="GPT-NeoX passes return_logits=, an argument that does not exist before 0.6.3",
     until="support for DeepSpeed 0.6.1 ends",
     without="crash",
 )
@@ -105,7 +106,7 @@ def eval_batch_with_logits(call: Call) -> Any:
     why="eval_batch_with_logits needs the last stage's outputs, which are freed before eval_batch returns",
     until="support for DeepSpeed 0.6.1 ends",
     without="crash",
-    symptom=Symptom(reason="it serves eval_batch_with_logits"),
+    symptom=Symptom(reason="the method is only replaced for eval_batch_with_logits"),
 )
 def keep_last_outputs(call: Call) -> None:
     """Keep the outputs of the last stage while eval_batch_with_logits runs."""
@@ -118,12 +119,12 @@ def keep_last_outputs(call: Call) -> None:
 @add(
     f"{ENGINE}.set_has_attention_mask",
     requires="deepspeed>=0.6,<0.6.3",
-    why="GPT-NeoX calls it unconditionally; before 0.6.3 there is no such method",
+    why="GPT-NeoX calls it unconditionally, but the method does not exist before 0.6.3",
     until="support for DeepSpeed 0.6.1 ends",
     without="crash",
 )
 def set_has_attention_mask(self: Any, value: bool) -> None:
-    """Set has_bool_tensors, which before 0.6.3 selects the branches that the new attribute selects."""
+    """Set has_bool_tensors, which before 0.6.3 selects the same branches as the new attribute."""
     self.has_bool_tensors = value
 
 
@@ -132,14 +133,14 @@ def _timed_once(method: str) -> Patch:
         f"{ENGINE}.{method}",
         name=f"backward_is_timed_once_{method.split('_')[1]}",
         requires="deepspeed>=0.18.3",
-        why="with wall_clock_breakdown all stages but the last time their backward pass, and since 0.18.3 hooks in it "
-        "do so again: AssertionError: bwd_microstep timer has already been started",
+        why="with wall_clock_breakdown, all stages but the last time their backward pass, and since 0.18.3 hooks "
+        "also time it: AssertionError: bwd_microstep timer has already been started",
         until="DeepSpeed's pipeline engine leaves its timers to the hooks",
         without="crash",
         symptom=Symptom("self._backward_prologue", at="deepspeed.runtime.engine:DeepSpeedEngine.forward"),
     )
     def timed_once(call: Call) -> None:
-        """Skip the hooks' backward timers, except on the last stage: the other stages time the pass themselves."""
+        """Skip the hooks' backward timers, except on the last stage; the other stages time the pass themselves."""
         (names,) = (*call.args, *call.kwargs.values())
         timers = call.instance.engine_timers
         of_backward = names is timers.backward_timers or names is timers.backward_inner_timers

@@ -1,4 +1,4 @@
-"""THUDM's GLM 4f61ed72, on devices and with releases of torch and DeepSpeed that it does not support."""
+"""Patches for THUDM's GLM 4f61ed72, for devices and releases of torch and DeepSpeed that it does not support."""
 
 from ascend_adapt import Patch, hookimpl, patches_in
 

@@ -1,4 +1,4 @@
-"""Fused self-attention of GLM, with any of its masks: separator, causal, memory."""
+"""Fused self-attention for GLM, with all of its masks: separator, causal, memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _inverted: dict[int, tuple[Any, int, Any]] = {}
 
 
 def _masked_out(seen: Any) -> Any:
-    """Return the hidden positions, bool. Cached, because all layers of a step get the same tensor."""
+    """Return a bool mask of the hidden positions, cached because all layers of a step get the same tensor."""
     known = _inverted.get(id(seen))
     if known is not None and known[0]() is seen and known[1] == seen._version:
         return known[2]

@@ -1,4 +1,4 @@
-"""GLM's checkpoints, on torch 2.6 and newer, which reads weights only by default."""
+"""Loads GLM's checkpoints on torch 2.6 and newer, which by default only reads weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt import Call, Patch, Symptom, wrap
 
 from ..checkpoint_allow_list import DEEPSPEED, allowed
 
-# Saved by its own FP16_Optimizer: fp16/fp16.py, GLM@4f61ed72.
+# GLM's FP16_Optimizer saves these classes: fp16/fp16.py, GLM@4f61ed72.
 _LOSS_SCALERS = ("fp16.loss_scaler.LossScaler", "fp16.loss_scaler.DynamicLossScaler")
 
 
@@ -18,13 +18,13 @@ def _with_its_classes(target: str, name: str) -> Patch:
         name=name,
         host="glm",
         requires="torch>=2.6",
-        why="torch 2.6 reads weights only by default, and refuses the RNG states in GLM checkpoints",
+        why="torch 2.6 only reads weights by default, and refuses the RNG states in GLM checkpoints",
         until="GLM allows the classes that it saves, or saves weights only",
         without="crash",
         symptom=Symptom("torch.load(checkpoint_name, map_location='cpu')"),
     )
     def load(call: Call) -> Any:
-        """Read a checkpoint; only the classes that GLM saves are allowed."""
+        """Load a checkpoint; only allow the classes that GLM saves."""
         with allowed(*DEEPSPEED, *_LOSS_SCALERS):
             return call.proceed()
 
@@ -43,12 +43,12 @@ WEIGHTS_AND_STATE = (
     host="glm",
     requires="torch>=2.6",
     why="change_mp.py and other scripts of GLM call torch.load themselves, which refuses the RNG states since torch "
-    "2.6; change_mp.py leaves a folder without weights, whose file `latest` refers to them",
+    "2.6; change_mp.py then leaves a folder whose file `latest` refers to missing weights",
     until="GLM allows the classes that it saves",
     without="crash",
-    symptom=Symptom(reason="the fault is in scripts, which are not modules of GLM"),
+    symptom=Symptom(reason="the fault is in scripts rather than in modules of GLM"),
 )
 def load_in_a_script(call: Call) -> Any:
-    """Read a file; only the classes that GLM saves are allowed."""
+    """Load a checkpoint file; only allow the classes that GLM saves."""
     with allowed(*DEEPSPEED, *_LOSS_SCALERS):
         return call.proceed()

@@ -1,4 +1,4 @@
-"""Corpora of GLM at paths other than those in its code, and its language filter."""
+"""Corpora of GLM at paths that differ from those in its code, and GLM's language filter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ascend_adapt import Call, Symptom, wrap
 from ascend_adapt.errors import DataError
 
-# fastText's language identification model: where GLM expects it, and where its guide puts it.
+# Paths of fastText's language identification model: GLM's code expects the first, its guide uses the second.
 LANGUAGES = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "lid.176.bin")
 
 
@@ -23,9 +23,9 @@ LANGUAGES = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "
     symptom=Symptom("path = dataset.PATH"),
 )
 def corpus_at_a_path(call: Call) -> Any:
-    """Read a .jsonl file, or a folder of them, one {"text": ...} per line, as GLM reads the Pile.
+    """Read .jsonl files (a file or a folder, one {"text": ...} per line) as GLM reads the Pile.
 
-    A named corpus, such as ``pile``, that is not at GLM's own path is read from the working folder.
+    A named corpus such as ``pile`` is read from the working folder if it is not at GLM's path.
     """
     from data_utils import corpora
 
@@ -37,7 +37,7 @@ def corpus_at_a_path(call: Call) -> Any:
 
 
 def _is_there(path: str) -> bool:
-    """Return whether a corpus, or GLM's tokenized files of it, is at a path."""
+    """Return whether a path holds a corpus, or GLM's tokenized files of a corpus."""
     tokenized = os.path.splitext(path)[0]
     return any(os.path.exists(one) for one in (path, f"{tokenized}.lazy", f"{tokenized}.scatter"))
 
@@ -47,7 +47,7 @@ def _at(path: str, kind: Any, pile: Any) -> Any:
         return type("CorpusAtAPath", (kind,), {"PATH": path})
 
     class PileAtAPath(kind):  # type: ignore[misc]
-        """The Pile; lines may omit their subset."""
+        """The Pile, with lines that may omit their subset."""
 
         PATH = path
 
@@ -74,7 +74,7 @@ def languages_are_recognised(call: Call) -> None:
     """
     filters = call["filter_english"]
     if filters:
-        call["filter_english"] = False  # it would load the model itself
+        call["filter_english"] = False  # GLM's code would load the model itself.
     model = Languages.load("--filter-english") if filters else None
     call.proceed()
     if filters:
@@ -103,7 +103,7 @@ def languages_of_openwebtext(call: Call) -> None:
 
 
 class Languages:
-    """A model of fastText, without the part of its predict() that fails with numpy 2."""
+    """A fastText model without the part of predict() that fails with numpy 2."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

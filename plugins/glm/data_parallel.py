@@ -1,10 +1,10 @@
-"""GLM's own data parallelism, without DeepSpeed, on torch without ``torch.distributed._backend``."""
+"""GLM's data parallelism without DeepSpeed, on torch without ``torch.distributed._backend``."""
 
 from __future__ import annotations
 
 from ascend_adapt import rewrite
 
-# Used to warn about float16 over gloo.
+# GLM's code uses it to warn about float16 over gloo.
 backend_is_asked_for = rewrite(
     "model.distributed:DistributedDataParallel.__init__",
     old="dist._backend == dist.dist_backend.GLOO",

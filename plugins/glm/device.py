@@ -1,4 +1,4 @@
-"""GLM on devices other than CUDA: patched where its scripts read their arguments, before any device is used."""
+"""GLM on devices other than CUDA: the patch acts when a script reads its arguments, before it uses a device."""
 
 from __future__ import annotations
 

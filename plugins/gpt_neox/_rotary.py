@@ -27,7 +27,7 @@ def forward_cached(
 def backward_cached(
     output_grads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, transpose_output_memory: bool = False
 ) -> torch.Tensor:
-    """Gradient of ``t``: x cos - rotate(x sin), the transpose of the rotation."""
+    """Gradient of ``t``: x * cos - rotate(x * sin), the transpose of the rotation."""
     turned, rest = output_grads[..., : cos.shape[-1]], output_grads[..., cos.shape[-1] :]
     cos, sin = cos.to(turned.dtype), sin.to(turned.dtype)
     first, second = (turned * sin).chunk(2, dim=-1)

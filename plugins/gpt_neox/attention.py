@@ -1,4 +1,4 @@
-"""Fused attention of GPT-NeoX."""
+"""Fused attention for GPT-NeoX, which also replaces "flash" in attention_config."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def fused_attention(call: Call) -> Any:
     "megatron.utils:expand_attention_types",
     host="gpt-neox",
     devices=("cpu", "npu"),
-    why='"flash" in attention_config needs flash_attn, which is for GPUs only: PackageNotFoundError',
+    why='"flash" in attention_config needs flash_attn, which only supports GPUs: PackageNotFoundError',
     until="flash_attn, or GPT-NeoX's use of it, runs on every device",
     without="crash",
     symptom=Symptom("self.attention_type == 'flash'", at="megatron.model.transformer:ParallelSelfAttention.__init__"),
 )
 def flash_is_global(call: Call) -> Any:
-    """Return the attention type of each layer, with "global" for "flash": the same attention over the same window.
+    """Return the attention type of each layer, with "flash" replaced by "global", which is the same attention.
 
-    ``fused_attention`` computes global attention in one operation. Under mup the two differ in GPT-NeoX itself: flash
-    ignores its scale 1 / D, global uses it.
+    ``fused_attention`` computes global attention in one operation. With mup, the two types differ in GPT-NeoX: flash
+    ignores mup's scale 1 / D, global uses it.
     """
     types = call.proceed()
     if "flash" not in types:

@@ -1,6 +1,6 @@
-"""bfloat16 in the old form of GPT-NeoX: a section fp16 of type bfloat16 (bf16_125M.yml, pythia/1B.yml).
+"""Support for GPT-NeoX's old form of bfloat16: a section fp16 of type bfloat16 (bf16_125M.yml, pythia/1B.yml).
 
-Its fork of DeepSpeed read the type up to DeeperSpeed v1.0 (deepspeed 0.3.15). DeepSpeed never did.
+GPT-NeoX's fork of DeepSpeed supported this type up to DeeperSpeed v1.0 (deepspeed 0.3.15). DeepSpeed never did.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def asks_for_bfloat16(section: Any) -> bool:
 
 
 def as_bf16(section: dict[str, Any]) -> dict[str, Any]:
-    """Return the equivalent section bf16: only ``enabled`` applies to it."""
+    """Return the equivalent section bf16, to which only ``enabled`` applies."""
     return {"enabled": section.get("enabled", False)}
 
 
@@ -31,7 +31,7 @@ def as_bf16(section: dict[str, Any]) -> dict[str, Any]:
     symptom=Symptom("get_fp16_enabled(param_dict)", "get_float16_config(param_dict)"),
 )
 def fp16_of_bfloat16(call: Call) -> None:
-    """Read the section as bf16, unless the configuration has one; the caller's configuration is not changed."""
+    """Read the section as bf16, unless a section bf16 exists; do not change the caller's configuration."""
     whole = call["param_dict"]
     if asks_for_bfloat16(whole.get("fp16")):
         others = {name: value for name, value in whole.items() if name != "fp16"}
@@ -40,10 +40,10 @@ def fp16_of_bfloat16(call: Call) -> None:
 
 
 def reads_the_type(original: Any) -> str:
-    """Return why nothing is needed in v2.0, which reads the type and has no section bf16, else an empty string."""
+    """Return why the patch is not needed in v2.0, which reads the type and has no section bf16, else ``""``."""
     code = original.__code__
     is_v2 = "type" in code.co_consts and "bf16" not in code.co_names
-    return "it reads its precision from the type" if is_v2 else ""
+    return "GPT-NeoX reads the precision from the type" if is_v2 else ""
 
 
 @wrap(
@@ -56,7 +56,7 @@ def reads_the_type(original: Any) -> str:
     symptom=Symptom('self.bf16.get("enabled", False)'),
 )
 def newest_reads_the_type(call: Call) -> None:
-    """Turn a section fp16 of type bfloat16 into a section bf16, unless there is one, before precision is derived."""
+    """Convert a section fp16 of type bfloat16 into a section bf16, unless one exists, before precision is derived."""
     settings = call.instance
     if asks_for_bfloat16(settings.fp16):
         section, settings.fp16 = settings.fp16, None

@@ -1,7 +1,7 @@
-"""GPT-NeoX's tools that write a checkpoint for transformers: convert_neox_to_hf.py, and convert_to_hf.py of v2.0.
+"""Fixes for GPT-NeoX's tools that write a transformers checkpoint: convert_neox_to_hf.py, and convert_to_hf.py of v2.0.
 
-They expect older models of transformers: the output layer was ``embed_out`` up to 5.13, and layers stored constants
-that newer releases compute (4.44.0 does).
+The tools expect models of older transformers: up to 5.13, the output layer was ``embed_out``, and layers stored
+constants that newer releases compute (4.44.0 still stores them).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONSTANTS = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.in
 
 
 def _embed_out(self: Any) -> Any:
-    """Return the output layer."""
+    """Return the model's output layer, lm_head."""
     return self.lm_head
 
 
@@ -28,7 +28,7 @@ output_layer = add(
     name="output_layer",
     host=GPT_NEOX,
     requires="transformers>=5.14",
-    why="the tools write to embed_out, which is lm_head since transformers 5.14",
+    why="the tools write to embed_out, which transformers renamed to lm_head in 5.14",
     until="the tools call get_output_embeddings()",
     without="crash",
     symptom=Symptom(
@@ -41,13 +41,13 @@ output_layer = add(
     f"{MODEL}.__init__",
     host=IMPORTING,
     requires="transformers>=4.57",
-    why="v2.0's tool reads constants from a layer that transformers computes now, and loads them as weights: KeyError",
+    why="v2.0's tool reads constants that newer transformers releases compute, and loads them as weights: KeyError",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
-    symptom=Symptom(reason="the fault is in what v2.0's tool asks for"),
+    symptom=Symptom(reason="the fault is in the constants that v2.0's tool expects"),
 )
 def layers_with_constants(call: Call) -> None:
-    """Let the state dict of a single layer list the constants as None, and let loading it ignore them."""
+    """Make the state dict of a single layer list the constants as None, and ignore them when it is loaded."""
     call.proceed()
     for layer in call.instance.gpt_neox.layers:
         _name_constants(layer)
@@ -57,12 +57,12 @@ def _name_constants(layer: Any) -> None:
     weights, load = layer.state_dict, layer.load_state_dict
 
     def state_dict(*args: Any, **kwargs: Any) -> Any:
-        """Return the weights; with arguments, as inside the state dict of a model, without the constants."""
+        """Return the weights and constants; with arguments, as inside the state dict of a model, only the weights."""
         held = weights(*args, **kwargs)
         return held if args or kwargs else {**dict.fromkeys(CONSTANTS), **held}
 
     def load_state_dict(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load all weights; a constant only if the layer has it."""
+        """Load all weights, and each constant that the layer has."""
         left_out = set(CONSTANTS).difference(weights())
         return load({name: one for name, one in state_dict.items() if name not in left_out}, *args, **kwargs)
 

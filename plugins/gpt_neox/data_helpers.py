@@ -1,4 +1,4 @@
-"""C++ dataset helpers of GPT-NeoX: it has GPT datasets only, which need nothing compiled."""
+"""C++ dataset helpers of GPT-NeoX, which only has GPT datasets, so that nothing needs to be compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX on devices other than CUDA: patched before it counts devices, in deepy.py and in each rank."""
+"""GPT-NeoX on devices other than CUDA: the patch acts before GPT-NeoX counts devices, in deepy.py and in each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation with the pipeline engine: DeepSpeed and the fork that GPT-NeoX requires return different values."""
+"""Evaluation with the pipeline engine: adapts DeepSpeed's return value to that of the fork which GPT-NeoX requires."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ascend_adapt import Call, Symptom, wrap
 
 
 def takes_a_bare_loss(forward_step: Any) -> str:
-    """Return why nothing is needed if evaluate() expects only the loss, else ``""``."""
+    """Return why the patch is not needed if evaluate() only expects the loss, else ``""``."""
     code = getattr(forward_step.__globals__.get("evaluate"), "__code__", None)
-    return "evaluate() expects only the loss" if code and "metric_dict" not in code.co_varnames else ""
+    return "evaluate() only expects the loss" if code and "metric_dict" not in code.co_varnames else ""
 
 
 @wrap(

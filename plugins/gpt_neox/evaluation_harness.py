@@ -1,4 +1,4 @@
-"""Evaluation harness of v2.0: imported only if eval_tasks are set, instead of before every training."""
+"""Imports the evaluation harness of v2.0 only if eval_tasks are set, instead of before every training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HARNESS = "eval_tasks"
 
 
 def _run_eval_harness(*args: Any, **kwargs: Any) -> Any:
-    """Import the code base's own harness and return its result."""
+    """Import the code base's harness and return its result."""
     return importlib.import_module(HARNESS).run_eval_harness(*args, **kwargs)
 
 
@@ -32,14 +32,14 @@ def _run_eval_harness(*args: Any, **kwargs: Any) -> Any:
     symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
 )
 def harness_when_asked_for(module: ModuleType) -> None:
-    """Provide the one function that training imports."""
+    """Provide the only function that training imports."""
     module.run_eval_harness = _run_eval_harness  # type: ignore[attr-defined]
 
 
 @wrap(
     "megatron.training:pretrain",
     host=IMPORTING,
-    why="with harness_when_asked_for, a requested harness that cannot be imported would fail only after training",
+    why="with harness_when_asked_for, a requested harness that cannot be imported would only fail after training",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
     symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
@@ -49,9 +49,9 @@ def harness_that_was_asked_for(call: Call) -> Any:
     if call["neox_args"].eval_tasks:
         try:
             importlib.import_module(HARNESS)
-        except Exception as error:  # its dependencies may raise anything
+        except Exception as error:  # The harness's dependencies may raise any exception.
             raise ImportError(
-                f"{HARNESS}: cannot be imported ({type(error).__name__}: {error}), needed for eval_tasks — "
-                "pip install lm_eval==0.3.0 best_download 'transformers<5', or remove eval_tasks"
+                f"{HARNESS}: cannot be imported ({type(error).__name__}: {error}), but eval_tasks need it — pip "
+                f"install lm_eval==0.3.0 best_download 'transformers<5', or remove eval_tasks"
             ) from error
     return call.proceed()

@@ -1,4 +1,4 @@
-"""CUDA extensions of GPT-NeoX: not compiled without nvcc; old_dependencies provides the softmax extensions."""
+"""CUDA extensions of GPT-NeoX, not compiled without nvcc; old_dependencies provides the softmax extensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt import CodeBase, Symptom, provide
 
 from ..compiled_kernels import compiling_where_there_is_nvcc
 
-# v2.0 only imports its extensions and compiles nothing.
+# v2.0 only imports its extensions; it compiles nothing.
 COMPILING = CodeBase(
     "gpt-neox that compiles",
     present=("megatron/neox_arguments/__init__.py", "megatron/model/fused_rope.py"),
@@ -25,7 +25,7 @@ nothing_to_compile = compiling_where_there_is_nvcc(
 @provide(
     "fused_rotary_positional_embedding",
     host="gpt-neox",
-    why="it is compiled with nvcc, and the process exits if it is missing, even if it is not used",
+    why="it is compiled with nvcc, and the process exits if the extension is missing, even if it is not used",
     until="GPT-NeoX imports it only if rope_fusion is set",
     without="crash",
 )

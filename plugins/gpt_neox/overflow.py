@@ -1,4 +1,4 @@
-"""Overflow monitor of v2.0 for optimizers without loss scaling."""
+"""Overflow monitor of v2.0, made to work with optimizers without loss scaling."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ascend_adapt import Call, Symptom, wrap
 @wrap(
     "megatron.utils:OverflowMonitor.check",
     host="gpt-neox",
-    why="in fp32 without ZeRO the optimizer is torch's, without the attribute overflow that v2.0 reads",
+    why="in fp32 without ZeRO, the optimizer is torch's, which lacks the attribute overflow that v2.0 reads",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
     symptom=Symptom("self.optimizer.overflow"),
 )
 def nothing_overflows(call: Call) -> None:
-    """Count overflows only of an optimizer that scales the loss."""
+    """Only count overflows of an optimizer that scales the loss."""
     if hasattr(call.instance.optimizer, "overflow"):
         call.proceed()

@@ -1,4 +1,4 @@
-"""trl's default device map in a job with several NPUs. Source: trl 1.16."""
+"""Fix for trl's default device map in a job with several NPUs. Source: trl 1.16."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from ascend_adapt import Call, Symptom, wrap
     "trl.trainer.utils:create_model_from_path",
     requires="trl>=0.24",
     devices="npu",
-    why="each rank gets device_map='auto', which Trainer refuses: trl makes an exception for MULTI_GPU, not MULTI_NPU",
+    why="each rank gets device_map='auto', which Trainer refuses, because trl makes an exception for "
+    "MULTI_GPU, but not for MULTI_NPU",
     until="trl makes the same exception for MULTI_NPU",
     without="crash",
     symptom=Symptom(reason="trl's releases are not recorded"),
 )
 def model_of_a_rank_is_on_its_npu(call: Call) -> Any:
-    """Leave out the device map in a job of several ranks, unless the caller gives one."""
+    """Omit the device map in a job of several ranks, unless the caller passes one."""
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         call.kwargs = {"device_map": None, **call.kwargs}
     return call.proceed()

@@ -1,4 +1,4 @@
-"""Device maps of from_pretrained that name a GPU, on a CPU. Source: transformers 4.57.6 and 5.24.0."""
+"""Support on a CPU for device maps of from_pretrained that name a GPU. Source: transformers 4.57.6 and 5.24.0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ascend_adapt import Call, Symptom, wrap
     symptom=Symptom(reason="the fault is in the callers"),
 )
 def gpus_of_device_maps(call: Call) -> Any:
-    """Map the GPUs of device_map to the CPU; "auto" and others are unchanged."""
+    """Map the GPUs of device_map to the CPU; "auto" and other values are unchanged."""
     if (given := call.kwargs.get("device_map")) is not None:
         on_host = (
             {name: _on_host(device) for name, device in given.items()} if isinstance(given, dict) else _on_host(given)

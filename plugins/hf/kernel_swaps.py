@@ -1,7 +1,7 @@
 """Fused operations for models of transformers.
 
-Source: transformers 4.57, 5.0 and 5.24. Each swap passes calls that it does not support, and all compiled code, to
-transformers' own code.
+Source: transformers 4.57, 5.0 and 5.24. For compiled code, and for calls that they do not support, the replacements use
+transformers' code.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .. import call_arguments
     "transformers.activations:NewGELUActivation.forward",
     bodies="a89bc8b813e51143",
     requires="transformers>=4.57",
-    why="GPT-2's GELU is eight operations, and each reads and writes the widest tensor of the model",
+    why="GPT-2's GELU consists of eight operations, each of which reads and writes the widest tensor of the model",
     until="transformers calls torch's gelu",
     without="slower",
     symptom=Symptom("torch.pow(input, 3.0)"),
 )
 def gelu_in_one_operation(call: Call) -> Any:
-    """GELU, tanh approximation, with the shape and dtype of the input."""
+    """GELU (tanh approximation), with the shape and dtype of the input."""
     given = call_arguments.known(("input",), call)
     if given is None or _is_traced():
         return call.proceed()
@@ -48,12 +48,12 @@ def attention_interface(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Any, None]:
-    """Attention [B, Q, N, D], and None; ``query`` is [B, N, Q, D], ``key`` and ``value`` are [B, Nk, K, D].
+    """Return the attention [B, Q, N, D] and None; ``query`` is [B, N, Q, D], ``key`` and ``value`` are [B, Nk, K, D].
 
-    If a script has registered its own attention under this name, that one is called.
+    If a script has registered its own attention under this name, the script's attention is called.
 
-    torch's attention handles masks correctly on CUDA and the CPU, and supports causal only for equal lengths. On an NPU
-    both kinds of mask are passed to the kernel: bool, True = visible, or float, added to the scores.
+    torch's attention handles masks correctly on CUDA and the CPU, and only supports causal attention for equal lengths.
+    On an NPU, both kinds of mask are passed to the kernel: bool (True = visible), or float (added to the scores).
     """
     import torch
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -94,9 +94,9 @@ def attention_interface(
 
 
 def _dtype_of_attention(query: Any, key: Any, value: Any) -> Any:
-    """Return the dtype in which torch's attention would compute; None if it would reject these tensors.
+    """Return the dtype in which torch's attention would compute, or None if it would reject these tensors.
 
-    Under autocast, rotated queries and keys are fp32 while values are in 16 bits.
+    Under autocast, rotated queries and keys are fp32, while values have 16 bits.
     """
     import torch
 
@@ -124,15 +124,15 @@ fused_attention = entry(
     ),
     requires="transformers>=4.57",
     name="fused_attention",
-    why="on an NPU torch's attention may interpret a mask the other way round; on CUDA its choice of kernel is fixed",
-    until="torch_npu's attention agrees with torch's about masks, and torch chooses its kernel by measurement",
+    why="on an NPU, torch's attention may interpret a mask the other way round; on CUDA, its choice of kernel is fixed",
+    until="torch_npu's attention interprets masks as torch's does, and torch chooses its kernel by measurement",
     without="slower",
-    symptom=Symptom(reason="masks and kernels are those of torch and torch_npu"),
+    symptom=Symptom(reason="the fault is in the masks and kernels of torch and torch_npu"),
 )
 
 
-# Wraps the function, not its entry in LOSS_MAPPING: the Trainer checks that the entry is this function, and
-# otherwise counts one token too many per row.
+# Wrap the function, not its entry in LOSS_MAPPING: the Trainer checks that the entry is this function, and otherwise
+# counts one token too many per row.
 @wrap(
     "transformers.loss.loss_utils:ForCausalLMLoss",
     bodies=("c00386e9c9463a3c", "7d70010f3f407074"),
@@ -151,12 +151,12 @@ def loss_without_a_copy(call: Call) -> Any:
 
     if _is_traced() or torch.nn.functional.cross_entropy.__module__ != "torch.nn.functional":
         return call.proceed()
-    if call["logits"].dtype == torch.float64:  # for which transformers returns an fp32 loss
+    if call["logits"].dtype == torch.float64:  # For these logits, transformers returns an fp32 loss.
         return call.proceed()
     try:
         return causal_lm_loss(*call.args, **call.kwargs)
     except KernelArgumentError:
-        return call.proceed()  # raises the error that callers expect, such as IndexError for a label out of range
+        return call.proceed()  # Raises the error that callers expect, such as IndexError for a label out of range.
 
 
 def causal_lm_loss(
@@ -168,7 +168,7 @@ def causal_lm_loss(
     shift_labels: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Causal language model loss as transformers' ForCausalLMLoss, from logits [B, S, V] and labels [B, S]."""
+    """Causal language model loss like transformers' ForCausalLMLoss, from logits [B, S, V] and labels [B, S]."""
     import torch
 
     from ascend_adapt.kernels import cross_entropy
@@ -187,13 +187,13 @@ def causal_lm_loss(
     "transformers.modeling_utils:PreTrainedModel.post_init",
     requires="transformers>=4.57",
     devices="cuda",
-    why="with a vocabulary size such as 50257 rows of logits are unaligned, and cuBLAS uses slow kernels for them",
+    why="with a vocabulary size such as 50257, rows of logits are unaligned, for which cuBLAS uses slow kernels",
     until="cuBLAS is as fast on unaligned rows, or transformers pads vocabularies",
     without="slower",
     symptom=Symptom(reason="the fault is in cuBLAS"),
 )
 def logits_in_aligned_rows(call: Call) -> Any:
-    """Make the output layer of a new model write aligned rows; its class, parameters and hooks are unchanged."""
+    """Make the output layer of a new model write aligned rows, without changing its class, parameters and hooks."""
     import torch
 
     result = call.proceed()

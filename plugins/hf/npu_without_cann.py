@@ -1,4 +1,4 @@
-"""torch_npu installed without CANN: in an image for CPUs or GPUs, or on a login node.
+"""Support for torch_npu installed without CANN, for example in an image for CPUs or GPUs, or on a login node.
 
 Seen with torch_npu 2.13.0: its import raises `ImportError: libhccl.so`, and torch imports it automatically.
 """
@@ -13,7 +13,8 @@ from ascend_adapt import Call, Symptom, wrap
 logger = logging.getLogger("ascend_adapt")
 
 
-# Whether a package is installed but cannot be imported. Cached: torch.compile cannot trace an import, but reads this.
+# Maps packages to whether they are installed but cannot be imported. Cached, because torch.compile cannot trace an
+# import.
 _broken: dict[str, bool] = {}
 
 
@@ -27,7 +28,7 @@ def _can_be_imported(package: str) -> bool:
     try:
         importlib.import_module(package)
     except Exception as error:
-        # ImportError, RuntimeError or OSError, depending on what is missing; accelerate and DeepSpeed also catch all
+        # ImportError, RuntimeError or OSError, depending on the missing part; accelerate and DeepSpeed also catch all
         # of them.
         logger.warning(
             "ascend_adapt: %s: is installed but cannot be imported (%s), treated as not installed", package, error
@@ -40,11 +41,11 @@ def _can_be_imported(package: str) -> bool:
     "transformers.utils.import_utils:is_torch_npu_available",
     requires="transformers>=4.57",
     devices=("cpu", "cuda"),
-    why="it imports torch_npu without a guard; without CANN the import raises, and no model can be imported",
+    why="it imports torch_npu without a guard; without CANN, the import raises an error, and no model can be imported",
     until="transformers treats a torch_npu that cannot be imported as not installed, as accelerate does",
     without="crash",
     symptom=Symptom("import torch_npu"),
 )
 def broken_torch_npu_is_none(call: Call) -> bool:
-    """Return False if torch_npu cannot be imported, else the result of transformers' own check."""
+    """Return False if torch_npu cannot be imported, else the result of transformers' check."""
     return not _is_broken("torch_npu") and bool(call.proceed())

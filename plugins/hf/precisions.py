@@ -1,4 +1,4 @@
-"""Precisions that transformers' TrainingArguments refuse without a GPU: tf32, and on a CPU bf16.
+"""Precisions that transformers' TrainingArguments reject without a GPU: tf32 and, on a CPU, bf16.
 
 Source: transformers 4.57.6 and 5.24.0.
 """
@@ -30,13 +30,13 @@ def _during_the_checks(arguments: Any) -> Iterator[None]:
     _ARGUMENTS,
     requires="transformers>=4.57",
     devices=("cpu", "npu"),
-    why="tf32=True raises without an Ampere GPU; other devices have no TF32, and multiply as before",
+    why="tf32=True raises an error without an Ampere GPU; other devices have no TF32, so it has no effect on them",
     until="transformers ignores tf32 on devices without it",
     without="crash",
     symptom=Symptom(reason="the check is in a method that later releases split"),
 )
 def tf32_without_a_gpu(call: Call) -> None:
-    """Leave out tf32=True."""
+    """Omit tf32=True, with a warning."""
     if call.instance.tf32:
         logger.warning("ascend_adapt: TrainingArguments: tf32=True has no effect on this device")
         call.instance.tf32 = None
@@ -68,5 +68,5 @@ def bf16_without_a_gpu(call: Call) -> None:
     symptom=Symptom("torch.cuda.is_bf16_supported()"),
 )
 def bf16_of_arguments(call: Call) -> bool:
-    """Return True to TrainingArguments, and transformers' own result to other callers."""
+    """Return True to TrainingArguments, and transformers' result to other callers."""
     return bool(_checking) or bool(call.proceed())

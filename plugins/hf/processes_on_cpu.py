@@ -1,6 +1,6 @@
-"""accelerate in a multi-rank job on CPUs.
+"""Support for accelerate in a multi-rank job on CPUs.
 
-It creates a process group for accelerators only, unless the script passes cpu=True, which never uses DeepSpeed.
+accelerate only creates a process group for accelerators, unless the script passes cpu=True, which disables DeepSpeed.
 Source: accelerate 1.15.
 """
 
@@ -16,13 +16,13 @@ from ascend_adapt import Call, Symptom, wrap
     "accelerate.state:PartialState._prepare_backend",
     requires="accelerate>=1.0",
     devices="cpu",
-    why="without an accelerator each rank assumes it is the only process and trains alone; with DeepSpeed it crashes",
+    why="without an accelerator, each rank assumes it is the only process and trains alone; with DeepSpeed, it crashes",
     until="accelerate creates a gloo group if LOCAL_RANK is set and there is no accelerator",
     without="wrong numbers",
     symptom=Symptom("distributed_type = DistributedType.NO"),
 )
 def ranks_on_cpu_are_a_group(call: Call) -> Any:
-    """Return gloo and MULTI_CPU where a rank would get no process group."""
+    """Return gloo and MULTI_CPU if a rank would get no process group."""
     from accelerate.utils import DistributedType
 
     backend, kind = call.proceed()

@@ -1,4 +1,4 @@
-"""FSDP requested in a job on CPUs, where accelerate uses DistributedDataParallel instead.
+"""Fixes for FSDP requested in a job on CPUs, where accelerate uses DistributedDataParallel instead.
 
 Source: accelerate 1.11 and 1.15. Sharding on CPUs is not an option: with torch 2.13's FSDP (version 1) on
 gloo the losses are correct, but gathering the full state dict ends in a segmentation fault.
@@ -19,7 +19,7 @@ states_are_synchronized_on_cpu = rewrite(
     name="states_are_synchronized_on_cpu",
     requires="accelerate>=1.5",
     devices="cpu",
-    why="sync_module_states raises without an accelerator, and Trainer's --fsdp sets it",
+    why="sync_module_states raises an error without an accelerator, and Trainer's --fsdp sets it",
     until="accelerate's FSDP plugin accepts a CPU",
     without="crash",
 )
@@ -28,11 +28,11 @@ states_are_synchronized_on_cpu = rewrite(
 @wrap(
     "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.set_state_dict_type",
     devices="cpu",
-    why="on a CPU accelerate does not shard the model, and the end of FSDP.state_dict_type(model) restores type None",
-    until="torch ends that context without an FSDP module",
+    why="on a CPU, accelerate does not shard the model, and the end of FSDP.state_dict_type(model) restores type None",
+    until="torch can end that context without an FSDP module",
     without="crash",
-    symptom=Symptom(reason="state_dict_type restores what set_state_dict_type returned, which is None here"),
+    symptom=Symptom(reason="state_dict_type restores the result of set_state_dict_type, which is None here"),
 )
 def nothing_is_restored_without_sharding(call: Call) -> Any:
-    """Return without a change if the type to restore is None: no module is sharded."""
+    """Do nothing if the type to restore is None, because no module is sharded."""
     return None if call["state_dict_type"] is None else call.proceed()

@@ -1,6 +1,6 @@
-"""Both forks named Megatron-DeepSpeed, deepspeedai's (4efb479d) and bigscience-workshop's (8387ae17), unmodified.
+"""Patches for both forks named Megatron-DeepSpeed, deepspeedai's (4efb479d) and bigscience-workshop's (8387ae17).
 
-Patches that other code bases need as well are in ``old_dependencies``.
+Patches that other code bases also need are in ``old_dependencies``.
 """
 
 from ascend_adapt import Patch, hookimpl, patches_in

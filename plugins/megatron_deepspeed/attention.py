@@ -1,4 +1,4 @@
-"""deepspeedai's unfused attention: views that torch rejects, and fused attention on GPUs and NPUs."""
+"""Attention of deepspeedai's fork: fixes views that torch rejects, and fuses the attention on GPUs and NPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VIEWED = ("query_layer", "key_layer", "value_layer")
 @wrap(
     TARGET,
     host=MEGATRON_DEEPSPEED,
-    why="it takes views of query, key and value that are not contiguous, and torch rejects them",
+    why="it takes views of non-contiguous query, key and value tensors, which torch rejects",
     until="the code base uses reshape",
     without="crash",
     symptom=Symptom("query_layer.view(output_size[2], output_size[0] * output_size[1], -1)"),
@@ -58,5 +58,6 @@ def fused_attention(call: Call) -> Any:
     result = attention_with_dropout(
         query, key, value, masked_out=mask, causal=causal, scale=scale, dropout_p=dropout, rng=rng
     )
-    # Contiguous as upstream's: the next layer takes a view. The result of flash attention is [B, S, N, D] in memory.
+    # Contiguous like upstream's result, because the next layer takes a view; flash attention's result is [B, S, N, D]
+    # in memory.
     return result.permute(2, 0, 1, 3).flatten(2).contiguous()

@@ -1,4 +1,4 @@
-"""Masks passed to causal attention: applied together with causality, neither dropped nor rejected."""
+"""Applies masks that are passed to causal attention together with causality, instead of dropping or rejecting them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import call_arguments
 from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 
 TARGET = "megatron.model.fused_softmax:FusedScaleMaskSoftmax.forward"
-UNTIL = "the causal softmax accepts a mask"
+UNTIL = "the causal softmax applies the mask"
 
 
 @wrap(
@@ -38,8 +38,8 @@ def mask_and_causal(call: Call) -> Any:
 @wrap(
     TARGET,
     host=BIGSCIENCE,
-    why="the causal softmax asserts that there is no mask, but pretrain_gpt.py passes one; without the assertion the "
-    "mask would be dropped",
+    why="the causal softmax asserts that no mask is given, but pretrain_gpt.py passes one; without the assertion, "
+    "the mask would be dropped",
     symptom=Symptom("assert mask is None", at="megatron.model.fused_softmax:FusedScaleMaskSoftmax"),
     until=UNTIL,
     without="wrong numbers",
@@ -60,7 +60,7 @@ def mask_and_causal_asserted(call: Call) -> Any:
 @wrap(
     "megatron.model.gpt_model:GPTModelPipe.__init__",
     host=BIGSCIENCE,
-    why="with --deepspeed a causal mask replaces the mask of the batch, so --reset-attention-mask has no effect",
+    why="with --deepspeed, a causal mask replaces the mask of the batch, so --reset-attention-mask has no effect",
     until="pretrain_gpt.py checks --reset-attention-mask before it declares attention purely causal",
     without="wrong numbers",
     symptom=Symptom(

@@ -14,7 +14,7 @@ NOT_IN_THE_SOURCE = Symptom(reason="the source does not show whether the host ha
 no_compiling_without_nvcc = compiling_where_there_is_nvcc(
     "no_compiling_without_nvcc", host=BIGSCIENCE, symptom=NOT_IN_THE_SOURCE
 )
-# deepspeedai's fork compiles on CUDA only.
+# deepspeedai's fork only compiles on CUDA.
 no_compiling_on_cuda = compiling_where_there_is_nvcc(
     "no_compiling_on_cuda_without_nvcc", host=MEGATRON_DEEPSPEED, symptom=NOT_IN_THE_SOURCE, devices="cuda"
 )
@@ -23,8 +23,8 @@ no_compiling_on_cuda = compiling_where_there_is_nvcc(
 @wrap(
     "megatron.arguments:validate_args",
     host=MEGATRON_DEEPSPEED,
-    why="fused gradient accumulation is the default, and the job ends without an extension of apex; the fused code is "
-    "commented out, so the results are the same without it",
+    why="fused gradient accumulation is the default, and the job ends if an extension of apex is missing, although "
+    "the fused code is commented out",
     until="the code base fuses gradient accumulation only if the extension is installed",
     without="crash",
     symptom=Symptom(

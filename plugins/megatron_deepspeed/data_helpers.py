@@ -1,4 +1,4 @@
-"""C++ dataset helpers."""
+"""C++ dataset helpers of both Megatron-DeepSpeed forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bigscience's fork on devices other than CUDA; deepspeedai's already uses DeepSpeed's accelerator."""
+"""bigscience's fork on devices other than CUDA; deepspeedai's fork already uses DeepSpeed's accelerator."""
 
 from ..code_bases import BIGSCIENCE
 from ..without_cuda import without_cuda

@@ -1,4 +1,4 @@
-"""Gradient clipping of deepspeedai's own optimizers, without DeepSpeed's engine, on devices other than CUDA."""
+"""Gradient clipping of deepspeedai's optimizers, used without DeepSpeed's engine, on devices other than CUDA."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..code_bases import MEGATRON_DEEPSPEED
     devices=("cpu", "npu"),
     bodies="ea0b242a4aa9cac0",
     name="clipping_off_cuda",
-    why="on devices other than CUDA it compares with a type name that CPU tensors lack, takes the norm of a list, and "
-    "moves a Python number to a device: all three raise",
+    why="on devices other than CUDA, it compares with a type name that CPU tensors lack, takes the norm of a list, "
+    "and moves a Python number to a device: each of these raises an error",
     until="the code base clips on every device as on CUDA",
     without="crash",
     symptom=Symptom("torch.norm(grads_for_norm, p=2.0)"),
@@ -26,7 +26,7 @@ def clipping_off_cuda(
 ) -> float:
     """Clip gradients in place to ``max_norm`` over all ranks of the group; return the norm before clipping.
 
-    Source, its branch for CUDA: deepspeedai/Megatron-DeepSpeed@4efb479d megatron/optimizer/clip_grads.py.
+    Source (the branch for CUDA): deepspeedai/Megatron-DeepSpeed@4efb479d megatron/optimizer/clip_grads.py.
     """
     import torch
 

@@ -14,7 +14,7 @@ from ..code_bases import MEGATRON_DEEPSPEED
     "megatron.optimizer:get_megatron_optimizer",
     host=MEGATRON_DEEPSPEED,
     devices=("cpu", "npu"),
-    why="on a GPU its Adam is apex's, with decoupled weight decay; elsewhere it is torch's Adam, without",
+    why="on a GPU, it uses apex's Adam with decoupled weight decay; elsewhere, it uses torch's Adam without decoupling",
     until="the code base uses torch's AdamW",
     without="wrong numbers",
     symptom=Symptom("from torch.optim import Adam", at="megatron.optimizer"),
@@ -30,5 +30,5 @@ def decoupled_weight_decay(call: Call) -> Any:
     try:
         return call.proceed()
     finally:
-        if module.Adam is torch.optim.AdamW:  # --ds-fused-adam sets DeepSpeed's
+        if module.Adam is torch.optim.AdamW:  # --ds-fused-adam sets DeepSpeed's Adam.
             module.Adam = torch.optim.Adam

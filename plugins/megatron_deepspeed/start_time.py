@@ -1,4 +1,4 @@
-"""Start time of the earliest rank, which training reduces in float64."""
+"""All-reduce of the start time of the earliest rank, which training reduces in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ start_time_in_whole_seconds = rewrite(
     name="start_time_in_whole_seconds",
     host=MEGATRON_DEEPSPEED,
     devices="npu",
-    why="HCCL does not reduce float64; the time is only printed, and float32 would be off by minutes",
+    why="HCCL does not reduce float64; the time is only printed, but float32 would be off by minutes",
     until="HCCL reduces float64",
     without="crash",
 )

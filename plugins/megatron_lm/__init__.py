@@ -1,4 +1,4 @@
-"""Megatron-core and Megatron-LM, as the distribution ``megatron-core`` or a checkout of Megatron-LM."""
+"""Patches for Megatron-core and Megatron-LM: the distribution ``megatron-core`` or a checkout of Megatron-LM."""
 
 from ascend_adapt import Patch, hookimpl, patches_in
 

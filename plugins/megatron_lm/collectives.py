@@ -1,4 +1,4 @@
-"""All-reduce of float64, which HCCL does not support: Megatron-LM uses it for start times."""
+"""All-reduce of float64, which HCCL does not support and Megatron-LM uses for start times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .releases import HOST
     why="pretrain() reduces the start times of all ranks in float64, which HCCL does not support",
     until="torch_npu reduces float64",
     without="crash",
-    symptom=Symptom(reason="the source archives of megatron-core do not hold megatron.training"),
+    symptom=Symptom(reason="the source archives of megatron-core do not contain megatron.training"),
 )
 def all_reduce_of_float64(call: Call) -> Any:
     """All-gather float64 values as int64 bits, and reduce them on each rank in rank order."""

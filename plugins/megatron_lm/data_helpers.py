@@ -1,4 +1,4 @@
-"""C++ dataset helpers."""
+"""C++ dataset helpers of Megatron-core."""
 
 from __future__ import annotations
 

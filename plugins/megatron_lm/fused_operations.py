@@ -1,8 +1,8 @@
 """Fused operations for Megatron-core's *local* layers, which need neither TransformerEngine nor apex.
 
-Source: megatron-core 0.12.0, 0.14.0, 0.16.1 and 0.19.2. Each swap passes calls that it does not support to Megatron's
-own code. A swap that replaces a complete function lists the function bodies that it was written for, because edits of
-the function would otherwise be lost.
+Source: megatron-core 0.12.0, 0.14.0, 0.16.1 and 0.19.2. For calls that they do not support, the replacements use
+Megatron's code. A replacement of a complete function lists the function bodies for which it was written, because a
+user's edits of the function would otherwise be lost.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def fused_attention(call: Call) -> Any:
         dropout_p=dropout,
         rng=None if attention.config.sequence_parallel else "megatron.core.tensor_parallel",
     )
-    # Contiguous as upstream's. The result of flash attention is [B, S, N, D] in memory.
+    # Contiguous like upstream's result; flash attention's result is [B, S, N, D] in memory.
     return result.permute(2, 0, 1, 3).flatten(2).contiguous()
 
 
 def _needs_upstream(instance: Any, given: dict[str, Any]) -> bool:
-    """Return whether only Megatron's own code supports the call, or rejects it with its own message."""
+    """Return whether to call Megatron's code, which alone supports the call or rejects it with Megatron's message."""
     if given.get("packed_seq_params") is not None or given.get("attention_bias") is not None:
         return True
     if getattr(instance.config, "softmax_type", "vanilla") != "vanilla" or "attention_mask" not in given:
@@ -69,7 +69,7 @@ def _needs_upstream(instance: Any, given: dict[str, Any]) -> bool:
 def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, int | None]:
     """Return (masked_out, causal, window) with the meaning of Megatron's unfused softmax.
 
-    Its fused softmax drops the mask of a causal layer; here a mask that masks more than future positions is kept.
+    Megatron's fused softmax drops the mask of a causal layer; a mask of more than future positions is kept here.
     """
     window = getattr(softmax, "window_size", None)
     if window is not None:
@@ -106,13 +106,13 @@ def loss_without_a_copy(call: Call) -> Any:
     requires=REQUIRES,
     host=HOST,
     devices="npu",
-    why="torch's rms norm is several operations on an NPU",
-    until="torch_npu runs torch's rms norm as its own operator",
+    why="torch's RMS norm consists of several operations on an NPU",
+    until="torch_npu runs torch's RMS norm as a single operator",
     without="slower",
     symptom=Symptom(reason="the fault is in torch_npu"),
 )
 def fused_rms_norm(call: Call) -> Any:
-    """Make a new norm compute in one operation; its class and parameters remain torch's."""
+    """Make a new norm compute in one operation; the class and parameters remain torch's."""
     import torch
 
     norm = call.proceed()
@@ -122,7 +122,7 @@ def fused_rms_norm(call: Call) -> Any:
 
 
 def rms_norm_forward(self: Any, x: Any) -> Any:
-    """RMS norm as torch.nn.RMSNorm."""
+    """RMS norm like torch.nn.RMSNorm."""
     import torch
 
     from ascend_adapt.kernels import rms_norm

@@ -1,4 +1,4 @@
-"""Megatron-core's optimizer without apex and TransformerEngine: fixes and faster operations."""
+"""Fixes and faster operations for Megatron-core's optimizer without apex and TransformerEngine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .releases import HOST, REQUIRES
     host=HOST,
     devices=("cuda", "npu"),
     why="without apex the gradient norm copies one value per parameter from the device",
-    until="Megatron-core computes it on the device without apex",
+    until="Megatron-core computes the gradient norm on the device without apex",
     without="slower",
     symptom=Symptom("torch.tensor(l2)"),
 )
 def norm_on_the_device(
     chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], per_tensor: Any, *args: Any
 ) -> tuple[Any, None]:
-    """Return the 2-norm over all tensors, fp32 [1], and None, as Megatron-core does."""
+    """Return the 2-norm over all tensors (fp32 [1]) and None, as Megatron-core does."""
     import torch
 
     tensors = [tensor for tensors in tensor_lists for tensor in tensors]
@@ -37,13 +37,13 @@ def norm_on_the_device(
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
-    why="without apex gradients are scaled and parameters copied in two operations per parameter",
+    why="without apex, gradients are scaled and parameters are copied with two operations per parameter",
     until="Megatron-core uses torch's foreach operations",
     without="slower",
     symptom=Symptom("dst.copy_(src * scale)"),
 )
 def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], scale: Any) -> None:
-    """Copy each tensor of the first list, scaled, into the tensor at the same position of the second."""
+    """Copy each tensor of the first list, scaled, into the tensor at the same position of the second list."""
     import torch
 
     source, target = tensor_lists
@@ -86,7 +86,7 @@ def fused_adam(call: Call) -> Any:
     "megatron.core.fp8_utils:quantize_param_shard",
     requires="megatron-core>=0.12,<0.13",
     host=HOST,
-    why="without TransformerEngine the distributed optimizer's step raises, even without fp8 parameters",
+    why="without TransformerEngine, the distributed optimizer's step raises an error, even without fp8 parameters",
     until="support for Megatron-core 0.12 ends",
     without="crash",
     symptom=Symptom(
@@ -96,6 +96,6 @@ def fused_adam(call: Call) -> Any:
     ),
 )
 def nothing_to_quantize(call: Call) -> Any:
-    """Quantize the fp8 parameters, if there are any."""
+    """Quantize the fp8 parameters, if any."""
     parameters = call["model_params"]
     return call.proceed() if len(parameters) else None

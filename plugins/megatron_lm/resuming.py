@@ -1,6 +1,6 @@
-"""Checkpoints of Megatron-core's distributed optimizer with torch's Adam, without apex and TransformerEngine.
+"""Fixes for checkpoints of Megatron-core's distributed optimizer with torch's Adam, without apex and TransformerEngine.
 
-torch's Adam has a step counter per parameter.
+torch's Adam has one step counter per parameter.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
     f"{DISTRIBUTED}.state_dict",
     requires=REQUIRES,
     host=HOST,
-    why="without apex and TransformerEngine no job resumes: it reads the step of an optimizer that has no state yet",
+    why="without apex and TransformerEngine, no job resumes, because it reads the step of an optimizer without state",
     until="Megatron-core treats an empty state as step 0",
     without="crash",
     symptom=Symptom("steps = list(set([s['step'].item() for s in inner_state_dict['state'].values()]))"),
 )
 def step_before_the_first(call: Call) -> Any:
-    """Return the optimizer state; before the first step of torch's optimizer, with step 0."""
+    """Return the optimizer state; before the first step of torch's optimizer, add step 0."""
     import torch
 
     inner = call.instance.optimizer
@@ -46,14 +46,14 @@ def step_before_the_first(call: Call) -> Any:
     f"{DISTRIBUTED}._set_main_param_and_optimizer_states",
     requires=REQUIRES,
     host=HOST,
-    why="without apex and TransformerEngine it expects a saved step for each parameter, and there is none; 0.19 uses "
-    "the step of placeholder values, so that a resumed job counts its steps from 0 again",
+    why="without apex and TransformerEngine, it expects a saved step for each parameter, but none is saved; 0.19 "
+    "uses the step of placeholder values, so that a resumed job counts its steps from 0 again",
     until="Megatron-core copies only states that the checkpoint has",
     without="wrong numbers",
     symptom=Symptom("dst_tensors[key].copy_(tensors[key])"),
 )
 def keep_the_step(call: Call) -> Any:
-    """Set the state of a parameter and keep the loaded step. Under no_grad, which 0.19 lacks for fp32 shards."""
+    """Set the state of a parameter and keep the loaded step; run under no_grad, which 0.19 lacks for fp32 shards."""
     import torch
 
     given = call_arguments.expected("megatron_lm.keep_the_step", ("model_param", "tensors"), call)
@@ -71,13 +71,13 @@ def keep_the_step(call: Call) -> Any:
     f"{DISTRIBUTED}.load_state_dict",
     requires=REQUIRES,
     host=HOST,
-    why="without apex and TransformerEngine all parameters of a resumed job share one step tensor, and each adds to it",
+    why="without apex and TransformerEngine, all parameters of a resumed job share and increment one step tensor",
     until="Megatron-core gives each parameter its own step tensor",
     without="wrong numbers",
     symptom=Symptom("s['step'] = step"),
 )
 def a_step_for_each_parameter(call: Call) -> Any:
-    """Load, and give each parameter its own step tensor."""
+    """Load the state, and give each parameter its own step tensor."""
     import torch
 
     result = call.proceed()
@@ -91,7 +91,7 @@ def a_step_for_each_parameter(call: Call) -> Any:
     "megatron.core.dist_checkpointing.strategies.filesystem_async:_write_item",
     requires=("megatron-core>=0.12,<0.13", "torch>=2.7"),
     host=HOST,
-    why="this function of torch requires a format since torch 2.7, which Megatron-core 0.12 does not pass",
+    why="since torch 2.7, this function of torch requires a format, which Megatron-core 0.12 does not pass",
     until="support for Megatron-core 0.12 ends",
     without="crash",
     symptom=Symptom(
@@ -112,13 +112,13 @@ def in_the_format_of_torch_save(call: Call) -> Any:
     "megatron.core.utils:get_te_version",
     requires="megatron-core>=0.12,<0.13",
     host=HOST,
-    why="loading a checkpoint imports TransformerEngine for its version, even if it is not installed",
+    why="loading a checkpoint imports TransformerEngine to get its version, even if it is not installed",
     until="support for Megatron-core 0.12 ends",
     without="crash",
-    symptom=Symptom(reason="later releases have the same import, in a try"),
+    symptom=Symptom(reason="later releases have the same import inside try"),
 )
 def te_version_or_0(call: Call) -> Any:
-    """Return the version of TransformerEngine, 0.0.0 without it, as later releases do."""
+    """Return the version of TransformerEngine, or 0.0.0 if it is not installed, as later releases do."""
     from packaging.version import Version
 
     return call.proceed() if importlib.util.find_spec("transformer_engine") else Version("0.0.0")
@@ -129,7 +129,7 @@ def te_version_or_0(call: Call) -> Any:
     requires=("megatron-core>=0.12,<0.15", "torch>=2.9,<2.13"),
     host=HOST,
     why="Megatron-core adds an attribute to the metadata and needs it to load, but torch 2.9 to 2.12 write a copy "
-    "without it: no job resumes (pytorch issue 162948)",
+    "without it, so no job resumes (pytorch issue 162948)",
     until="support for Megatron-core 0.14 ends",
     without="crash",
     symptom=Symptom(
@@ -138,13 +138,13 @@ def te_version_or_0(call: Call) -> Any:
     ),
 )
 def with_the_metadata_of_megatron(call: Call) -> Any:
-    """Write the metadata with all its attributes. The file is as torch 2.8 writes it and loads without a patch."""
+    """Write the metadata with all attributes. The file is as written by torch 2.8, and loads without a patch."""
     call["metadata"] = _with_attributes(call["metadata"])
     return call.proceed()
 
 
 def _with_attributes(metadata: Any) -> Any:
-    """Return metadata that keeps extra attributes in dataclasses.replace and is pickled as the original class."""
+    """Return a copy of the metadata whose extra attributes survive dataclasses.replace; it pickles as the original."""
     plain, extra = type(metadata), vars(metadata).copy()
 
     class KeepsAttributes(plain):  # type: ignore[misc,valid-type]

@@ -1,4 +1,4 @@
-"""Optimizer functions that recognise a dtype by the tensor type name of a GPU."""
+"""Optimizer functions that identify a dtype by the tensor type name of a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Modules of Megatron-core that define Triton kernels, without Triton.
+"""Lets modules of Megatron-core that define Triton kernels be imported without Triton.
 
-Every GPT imports them, although their kernels are for mixtures of experts and inference only. Only these modules see
-the provided triton, and only during their import, so that no other package detects Triton.
+Every GPT model imports these modules, although their kernels are only for mixtures of experts and inference. Only these
+modules see the provided triton, and only during their import, so that no other package detects Triton.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ascend_adapt.patches.declare.terms import Terms
 
 from .releases import HOST
 
-# Each imports triton without a guard. Source: 0.16.0 to 0.19.2.
+# Each of these modules imports triton without a guard. Source: 0.16.0 to 0.19.2.
 IMPORTERS = (
     "megatron.core.transformer.custom_layers.batch_invariant_kernels",
     "megatron.core.inference.contexts.fused_kv_append_kernel",
@@ -25,7 +25,7 @@ IMPORTERS = (
 _TERMS: Terms = {
     "host": HOST,
     "why": "kernel modules for mixtures of experts and inference import triton, and every GPT imports these modules",
-    "until": "Megatron-core guards these imports, as it does its others",
+    "until": "Megatron-core guards these imports, as it does its other imports of triton",
     "without": "crash",
     "symptom": Symptom("import triton", at="megatron.core.transformer.moe.ops.paged_stash"),
 }
@@ -33,7 +33,7 @@ _TERMS: Terms = {
 
 @provide("triton", importers=IMPORTERS, **_TERMS)
 def triton_to_define_kernels(module: ModuleType) -> None:
-    """Provide the decorators; launching a kernel raises."""
+    """Provide the decorators; launching a kernel raises an error."""
     module.jit, module.autotune, module.heuristics = jit, decorator, decorator  # type: ignore[attr-defined]
     module.Config = dict  # type: ignore[attr-defined]
     module.cdiv = lambda x, y: -(-x // y)  # type: ignore[attr-defined]
@@ -41,22 +41,22 @@ def triton_to_define_kernels(module: ModuleType) -> None:
 
 @provide("triton.language", importers=IMPORTERS, **_TERMS)
 def triton_language(module: ModuleType) -> None:
-    """Provide types for annotations: any name is a type."""
+    """Provide types for annotations, under any name."""
     module.__getattr__ = lambda name: object  # type: ignore[method-assign]
 
 
 def jit(function: Any = None, **options: Any) -> Any:
-    """Return the kernel, or a decorator that does so."""
+    """Wrap a function as a kernel, or return a decorator that does so."""
     return decorator if function is None else MissingKernel(function)
 
 
 def decorator(*options: Any, **named: Any) -> Any:
-    """Return a decorator that turns a function into a kernel."""
+    """Return a decorator that wraps a function as a kernel."""
     return lambda function: function if isinstance(function, MissingKernel) else MissingKernel(function)
 
 
 class MissingKernel:
-    """A Triton kernel that is defined but cannot run."""
+    """A Triton kernel that is defined but cannot be launched."""
 
     def __init__(self, function: Any) -> None:
         self.name = f"{function.__module__}.{function.__name__}"

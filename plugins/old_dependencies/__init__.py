@@ -1,4 +1,4 @@
-"""Dependencies of several code bases that no longer exist, have changed, or are built for CUDA only.
+"""Provides dependencies of several code bases that no longer exist, have changed, or are only built for CUDA.
 
 Each patch is limited to the code bases that need it; other libraries in the same process are not affected.
 """

@@ -1,4 +1,4 @@
-"""Multi-tensor operations of amp_C, and apex's MultiTensorApply; imported when either is first used."""
+"""Multi-tensor operations of amp_C, and apex's MultiTensorApply; this module is imported on the first use of either."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ multi_tensor_adam = TorchFusedAdam.multi_tensor_adam
 def multi_tensor_scale(
     chunk_size: int, noop_flag: Any, tensor_lists: Sequence[Sequence[Any]], scale: float | torch.Tensor
 ) -> None:
-    """Copy each tensor of the first list, scaled, to the second; set the flag if a value is NaN or Inf.
+    """Copy each tensor of the first list, scaled, to the second list; set the flag if a value is NaN or Inf.
 
     Source: NVIDIA/apex@6424da3b csrc/multi_tensor_scale_kernel.cu.
     """
@@ -34,7 +34,7 @@ def multi_tensor_scale(
 def multi_tensor_l2norm(
     chunk_size: int, noop_flag: Any, tensor_lists: Sequence[Sequence[Any]], per_tensor: bool = False
 ) -> tuple[Any, Any]:
-    """Return the 2-norm over all tensors, fp32 [1], and of each, fp32 [N], or an empty tensor.
+    """Return the 2-norm over all tensors (fp32 [1]), and the norm of each tensor (fp32 [N]) or an empty tensor.
 
     Source: NVIDIA/apex@6424da3b csrc/multi_tensor_l2norm_kernel.cu.
     """
@@ -48,7 +48,7 @@ def multi_tensor_l2norm(
 
 
 class MultiTensorApply:
-    """Calls a multi-tensor operation; ``chunk_size`` is passed on and has no effect."""
+    """Calls a multi-tensor operation; ``chunk_size`` is passed to the operation and has no effect."""
 
     available = True
 
@@ -65,6 +65,6 @@ def _flag_nan_and_inf(flag: Any, tensors: list[Any]) -> None:
 
 
 def _norms(tensors: list[Any], order: float) -> Any:
-    """Return the norm of each tensor; fp16 and bf16 accumulate in fp32, as a 16-bit norm overflows."""
+    """Return the norm of each tensor; fp16 and bf16 are accumulated in fp32, because a 16-bit norm overflows."""
     wide = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in tensors]
     return torch._foreach_norm([tensor.flatten() if tensor.numel() else tensor.new_zeros(1) for tensor in wide], order)

@@ -1,4 +1,4 @@
-"""Norms of apex on ascend_adapt's kernels; imported on first use of apex.normalization."""
+"""Norms of apex on ascend_adapt's kernels; this module is imported on the first use of apex.normalization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (
 
 
 class FusedLayerNorm(torch.nn.LayerNorm):
-    """Layer norm; parameter names as in torch and apex."""
+    """Layer norm with the parameter names of torch and apex."""
 
     def __init__(
         self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True, memory_efficient: bool = False
@@ -47,7 +47,7 @@ class MixedFusedLayerNorm(FusedLayerNorm):
 
 
 class FusedRMSNorm(torch.nn.Module):
-    """RMS norm over the last axis; the weight is named as in apex."""
+    """RMS norm over the last axis, with the parameter name of apex."""
 
     def __init__(
         self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True, memory_efficient: bool = False
@@ -78,7 +78,7 @@ class MixedFusedRMSNorm(FusedRMSNorm):
 
 
 class FusedLayerNormAffineFunction(torch.autograd.Function):
-    """Layer norm as an autograd function, which Megatron calls directly."""
+    """Layer norm as an autograd function that Megatron calls directly."""
 
     @staticmethod
     def forward(

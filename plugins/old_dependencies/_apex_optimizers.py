@@ -1,4 +1,4 @@
-"""Optimizers of apex on torch's multi-tensor operators; imported on first use of apex.optimizers."""
+"""Optimizers of apex on torch's multi-tensor operators; this module is imported on the first use of apex.optimizers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK_SIZE = 2048 * 32
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """Adam, decoupled (AdamW) unless ``adam_w_mode=False``; fp32 moments and one step counter per group, as in apex.
+    """AdamW, or Adam with ``adam_w_mode=False``; has fp32 moments and one step counter per group, as in apex.
 
     Source: NVIDIA/apex@6424da3b apex/optimizers/fused_adam.py.
     """
@@ -46,7 +46,7 @@ class FusedAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Adam step of the parameters that have a gradient; return the result of ``closure``."""
+        """Make an Adam step for the parameters that have a gradient; return the result of ``closure``."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -83,7 +83,7 @@ class FusedAdam(torch.optim.Optimizer):
 
 
 class FusedSGD(torch.optim.SGD):
-    """SGD with momentum; optimizer states as in torch and apex.
+    """SGD with momentum, with the optimizer states of torch and apex.
 
     Source: NVIDIA/apex@6424da3b apex/optimizers/fused_sgd.py.
     """

@@ -1,7 +1,7 @@
-"""NVIDIA's apex and amp_C, as far as these code bases use them, on torch operators for every device.
+"""The parts of NVIDIA's apex and amp_C that these code bases use, on torch operators for every device.
 
-Optimizer states have apex's layout, so that checkpoints from GPUs load. GPT-NeoX and Megatron-LM keep their own
-fallback.
+Optimizer states have apex's layout, so that checkpoints from GPUs can be loaded. GPT-NeoX and Megatron-LM use their
+own fallback.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ def _provided(name: str) -> Callable[[Callable[[ModuleType], None]], Patch]:
     return provide(
         name,
         host=(BIGSCIENCE, GLM, MEGATRON_DEEPSPEED),
-        why=f"{name} is imported without a guard; it is built for CUDA only and is not on PyPI",
-        until="these code bases use torch's own multi-tensor operators",
+        why=f"{name} is imported without a guard, but is only built for CUDA and is not on PyPI",
+        until="these code bases use torch's multi-tensor operators",
         without="crash",
     )
 
 
 @_provided("apex")
 def apex(module: ModuleType) -> None:
-    """Provide an empty package: only its modules are used."""
+    """Provide an empty package, of which only the modules are used."""
 
 
 @_provided("apex.optimizers")
@@ -40,7 +40,7 @@ def apex_optimizers(module: ModuleType) -> None:
 
 @_provided("apex.normalization")
 def apex_normalization(module: ModuleType) -> None:
-    """Provide the norms."""
+    """Provide apex's norms."""
     from . import _apex_norms
 
     for name in _apex_norms.NAMES:
@@ -49,7 +49,7 @@ def apex_normalization(module: ModuleType) -> None:
 
 @_provided("apex.normalization.fused_layer_norm")
 def apex_fused_layer_norm(module: ModuleType) -> None:
-    """Provide the norms."""
+    """Provide apex's norms."""
     apex_normalization.function(module)  # type: ignore[misc]
 
 
@@ -64,7 +64,7 @@ def apex_multi_tensor_apply(module: ModuleType) -> None:
 
 @_provided("amp_C")
 def amp_c(module: ModuleType) -> None:
-    """Provide the multi-tensor operations that are used: scale, 2-norm, Adam."""
+    """Provide the multi-tensor operations that these code bases use: scale, 2-norm, Adam."""
     from . import _amp_c
 
     for name in _amp_c.NAMES:
@@ -78,10 +78,10 @@ def amp_c(module: ModuleType) -> None:
     why="transformers' Trainer imports amp if apex is available; the provided apex has no amp",
     until="support for transformers 4 ends",
     without="crash",
-    symptom=Symptom(reason="the fault is in the apex that this plugin provides"),
+    symptom=Symptom(reason="the fault is due to the apex that this plugin provides"),
 )
 def provided_apex_is_not_available(call: Call) -> bool:
-    """Return False if the imported apex is the provided one."""
+    """Return False if the imported apex is the package that this plugin provides."""
     spec = getattr(sys.modules.get("apex"), "__spec__", None)
     return not str(getattr(spec, "origin", "")).startswith("provided by ") and bool(call.proceed())
 
@@ -90,12 +90,12 @@ def provided_apex_is_not_available(call: Call) -> bool:
     "deepspeed.runtime.zero.utils:is_zero_supported_optimizer",
     requires="deepspeed>=0.6",
     why="ZeRO accepts apex's FusedAdam as a tested optimizer only if apex is installed when DeepSpeed is imported",
-    until="these code bases use torch's own multi-tensor operators",
+    until="these code bases use torch's multi-tensor operators",
     without="crash",
     symptom=Symptom("type(optimizer) in ZERO_SUPPORTED_OPTIMIZERS"),
 )
 def zero_takes_fused_adam(call: Call) -> bool:
-    """Return whether ZeRO supports an optimizer, including the provided FusedAdam of apex."""
+    """Return whether ZeRO supports an optimizer, which includes the provided FusedAdam of apex."""
     optimizer = call["optimizer"]
     provided = "ascend_adapt_plugins.old_dependencies._apex_optimizers"
     is_ours = f"{type(optimizer).__module__}.{type(optimizer).__name__}" == f"{provided}.FusedAdam"

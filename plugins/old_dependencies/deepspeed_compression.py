@@ -1,4 +1,4 @@
-"""``deepspeed.compression.compress``, missing in DeepSpeed since 0.19.7."""
+"""Provides ``deepspeed.compression.compress``, which is missing in DeepSpeed since 0.19.7."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..code_bases import MEGATRON_DEEPSPEED
 @provide(
     "deepspeed.compression.compress",
     host=MEGATRON_DEEPSPEED,
-    why="megatron.training imports it unconditionally, but calls it for --compression-training only",
-    until="DeepSpeed ships it again, or Megatron-DeepSpeed imports it only for compression",
+    why="megatron.training imports it unconditionally, but only calls it for --compression-training",
+    until="DeepSpeed ships it again, or Megatron-DeepSpeed only imports it for compression",
     without="crash",
 )
 def deepspeed_compress(module: ModuleType) -> None:
-    """Provide the two functions; calling one raises an error with the next step."""
+    """Provide the two functions; a call of either raises an error with the next step."""
 
     def unavailable(*_: Any, **__: Any) -> Any:
         raise ModuleNotFoundError(
-            "deepspeed.compression.compress: missing in this DeepSpeed, needed for --compression-training — "
+            "deepspeed.compression.compress: is missing in this DeepSpeed, but --compression-training needs it — "
             "install deepspeed<0.19.7, or train without compression",
             name=module.__name__,
         )

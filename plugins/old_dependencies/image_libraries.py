@@ -1,4 +1,4 @@
-"""torchvision and Pillow, which the training loop of a text model imports for vision datasets."""
+"""Placeholders for torchvision and Pillow, which the training loop of a text model imports for vision datasets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _fill(module: ModuleType) -> None:
     name = DISTRIBUTIONS[module.__name__.partition(".")[0]]
 
     def refuse(self: Any, *_: Any, **__: Any) -> None:
-        raise ModuleNotFoundError(f"{name}: not installed, needed to read images — pip install {name}")
+        raise ModuleNotFoundError(f"{name}: is not installed, but needed to read images — pip install {name}")
 
     unavailable = type("Unavailable", (), {"__init__": refuse, "__doc__": f"Placeholder for a class of {name}."})
 
@@ -29,7 +29,7 @@ def _fill(module: ModuleType) -> None:
             raise AttributeError(f"module {module.__name__!r} has no attribute {wanted!r}")
         return unavailable
 
-    if "." in module.__name__:  # only modules of a package are imported
+    if "." in module.__name__:  # Only modules of a package are imported.
         module.__getattr__ = attribute  # type: ignore[method-assign]
 
 
@@ -39,7 +39,7 @@ def _provided(name: str) -> Patch:
         name=name.replace(".", "_"),
         host=MEGATRON_DEEPSPEED,
         why="megatron.training imports vision datasets, which import it without a guard",
-        until="the code base imports it only to read images",
+        until="the code base only imports it to read images",
         without="crash",
     )(_fill)
 

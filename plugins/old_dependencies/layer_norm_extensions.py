@@ -1,4 +1,4 @@
-"""CUDA extensions for layer norm, in torch operators."""
+"""Replacements of CUDA extensions for layer norm, with torch operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 
 
 def forward_affine(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float, *_: Any) -> tuple[Any, Any, Any]:
-    """Layer norm of ``x`` over its last axes ``shape``, in the weight's dtype; also each row's mean and 1 / deviation.
+    """Return the layer norm of ``x`` over its last axes ``shape``, and each row's mean and 1 / deviation.
 
     Source: bigscience-workshop/Megatron-DeepSpeed@8387ae17 megatron/fused_kernels/layer_norm_cuda.cpp.
     """
@@ -26,7 +26,7 @@ def forward_affine(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: fl
 def backward_affine(
     grad: Any, mean: Any, inverse: Any, x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float, *_: Any
 ) -> tuple[Any, Any, Any]:
-    """Gradients of input, weight and bias, each in its own dtype."""
+    """Return the gradients of input, weight and bias, each in the dtype of its tensor."""
     import torch
 
     x_, weight_, bias_ = _in_one_dtype(x, weight, bias)
@@ -37,7 +37,7 @@ def backward_affine(
 
 
 def _in_one_dtype(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
-    """Return all three in the wider dtype, in which the extension computes."""
+    """Convert all three tensors to the wider dtype, in which the extension computes."""
     import torch
 
     wide = torch.promote_types(x.dtype, weight.dtype)

@@ -1,4 +1,4 @@
-"""``lm_dataformat``, which GPT-NeoX's requirements install from a GitHub commit."""
+"""Provides ``lm_dataformat``, which GPT-NeoX's requirements install from a GitHub commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARAGRAPHS = "\n\n"
 
 
 class Reader:
-    """Documents of a file or folder, in the formats of ``ascend-adapt preprocess --input``.
+    """Reader for the documents of a file or folder, in the formats of ``ascend-adapt preprocess --input``.
 
     Source of the line format: lm_dataformat 0.0.20, handle_jsonl.
     """
@@ -24,7 +24,7 @@ class Reader:
         self.in_path = in_path
 
     def stream_data(self, get_meta: bool = False, threaded: bool = False) -> Iterator[Any]:
-        """Yield each text, or with ``get_meta`` each (text, meta)."""
+        """Yield each text, or each (text, meta) with ``get_meta``."""
         from ascend_adapt.data.inputs import find_inputs, open_input
 
         for source in find_inputs([self.in_path]):

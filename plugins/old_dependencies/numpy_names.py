@@ -1,4 +1,4 @@
-"""Names that numpy removed in 1.24, with their former values."""
+"""Restores names that numpy removed in 1.24, with their former values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _restored(name: str, requires: str, host: str, value: Any) -> Patch:
         why=f"it uses numpy.{name}, which numpy removed in 1.24",
         until="support for the code base ends",
         without="crash",
-        symptom=Symptom(reason="the fault is a name that numpy lacks"),
+        symptom=Symptom(reason="the fault is that numpy lacks a name"),
     )
 
 

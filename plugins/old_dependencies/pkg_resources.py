@@ -1,4 +1,4 @@
-"""``pkg_resources``, which setuptools removed in 82."""
+"""Provides ``pkg_resources``, which setuptools removed in version 82."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..code_bases import GPT_NEOX, MEGATRON_DEEPSPEED
 @provide(
     "pkg_resources",
     host=(GPT_NEOX, MEGATRON_DEEPSPEED),
-    why="they import packaging from it, to compare versions",
+    why="these code bases import packaging from it to compare versions",
     until="these code bases import packaging directly",
     without="crash",
 )

@@ -1,4 +1,4 @@
-"""``nltk``, which preprocess_data.py needs only for --split-sentences, but uses as a base class."""
+"""Provides ``nltk``, which preprocess_data.py only needs for --split-sentences, but uses as a base class."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 
 
 def _refuse(*_: Any, **__: Any) -> None:
-    raise ModuleNotFoundError("nltk: not installed, needed for --split-sentences — pip install nltk")
+    raise ModuleNotFoundError("nltk: is not installed, but --split-sentences needs it — pip install nltk")
 
 
 @provide(
     "nltk",
     host=(BIGSCIENCE, MEGATRON_DEEPSPEED),
-    why="the tokenizing tool accepts a missing nltk, and then uses it as a base class",
-    until="the tool defines that class only if nltk is installed",
+    why="the tokenizing tool accepts that nltk is missing, but then uses it as a base class",
+    until="the tool only defines that class if nltk is installed",
     without="crash",
 )
 def nltk(module: ModuleType) -> None:
-    """Provide the base class, and functions that raise when they are used."""
+    """Provide the base class, and functions that raise an error when they are called."""
     variables = type("PunktLanguageVars", (), {"__init__": _refuse})
     offered = SimpleNamespace(punkt=SimpleNamespace(PunktLanguageVars=variables))
     vars(module).update(tokenize=offered, load=_refuse, download=_refuse)

@@ -1,4 +1,4 @@
-"""CUDA extensions for softmax, on any device, with the arithmetic of each Megatron fork."""
+"""Replacements of CUDA extensions for softmax, on any device, with the arithmetic of each Megatron fork."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ascend_adapt import Patch, provide
 
 from ..code_bases import BIGSCIENCE, GPT_NEOX, MEGATRON_DEEPSPEED, MEGATRON_LM
 
-# As in ascend_adapt.kernels.megatron_extensions, which imports torch.
+# The same names as in ascend_adapt.kernels.megatron_extensions, which cannot be read here because it imports torch.
 MODULES = ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda")
 
 
@@ -23,7 +23,7 @@ def _provided(module_name: str, host: str) -> Patch:
         name=f"{module_name.removesuffix('_cuda')}_{host.replace('-', '_')}",
         host=host,
         why="the softmax of attention scores is a CUDA extension that is compiled with nvcc",
-        until="the code base has its own softmax for every device",
+        until="the code base has a softmax for every device",
         without="crash",
     )(fill)
 

@@ -1,4 +1,4 @@
-"""``torch._six``, which torch removed in 2.0."""
+"""Provides ``torch._six``, which torch removed in 2.0, to code bases that clip gradients with its inf."""
 
 from __future__ import annotations
 

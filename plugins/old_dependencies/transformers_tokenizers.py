@@ -1,6 +1,6 @@
-"""Attributes that transformers removed from tokenizers in 5.0.
+"""Restores attributes that transformers removed from tokenizers in 5.0.
 
-``decoder`` exists with another meaning and is not patched: no training on GPT data reads it.
+``decoder`` exists with another meaning, and is not patched because training on GPT data does not read it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..code_bases import GPT_NEOX, MEGATRON_DEEPSPEED
 
 
 def _encoder(self: Any) -> dict[str, int]:
-    """Return the id of each token."""
+    """Return the vocabulary, which maps each token to its id."""
     return self.get_vocab()  # type: ignore[no-any-return]
 
 
@@ -26,5 +26,5 @@ gpt2_tokenizer_encoder = add(
     why="the vocabulary is read from the attribute encoder, which transformers removed in 5.0",
     until="these code bases call get_vocab()",
     without="crash",
-    symptom=Symptom(reason="the fault is an attribute that a class lacks"),
+    symptom=Symptom(reason="the fault is that a class lacks an attribute"),
 )

@@ -1,4 +1,4 @@
-"""Optimizers that recognise a dtype by the tensor type name of a GPU."""
+"""Optimizers that identify a dtype by the tensor type name of a GPU."""
 
 from __future__ import annotations
 

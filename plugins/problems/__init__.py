@@ -1,4 +1,4 @@
-"""Known problems of training on Ascend NPUs, one file for each kind."""
+"""Known problems of training on Ascend NPUs, with one file per kind."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from ascend_adapt import hookimpl
 
 @hookimpl
 def register_problems() -> list[Path]:
-    """Return the files of this folder."""
+    """Return the files with known problems in this folder."""
     return sorted(Path(__file__).parent.glob("*.yaml"))

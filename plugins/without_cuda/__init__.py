@@ -1,8 +1,8 @@
-"""CUDA code on a CPU or an NPU: unmodified scripts and packages, and code bases declared by plugins.
+"""Runs CUDA code on a CPU or an NPU: unmodified scripts and packages, and code bases that plugins declare.
 
-On an NPU, real or emulated, torch_npu's own ``transfer_to_npu`` is imported. On a CPU a tensor sent to "cuda" stays in
-host memory. What ``torch.cuda`` returns depends on the calling module: torch, DeepSpeed and other packages that support
-the device still see that there is no CUDA.
+On an NPU, real or emulated, torch_npu's ``transfer_to_npu`` is imported. On a CPU, a tensor sent to "cuda" stays in
+host memory. The results of ``torch.cuda`` depend on the calling module: torch, DeepSpeed and other packages that
+support the device still see that CUDA is not available.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .code_base import CudaCodeBase
 if TYPE_CHECKING:
     from ascend_adapt import Host
 
-UNTIL = "the code base uses torch.accelerator for its device"
-SYMPTOM = Symptom(reason="torch.cuda is in every file of the code base")
+UNTIL = "the code base selects its device by torch.accelerator"
+SYMPTOM = Symptom(reason="torch.cuda is used in every file of the code base")
 
 
 @hookimpl
@@ -38,10 +38,10 @@ def without_cuda(
 ) -> list[Patch]:
     """Return the patches that make ``torch.cuda`` work for a code base on a CPU and on an NPU.
 
-    ``target`` is a function of the code base that runs before anything else uses a device. Names that the code base
-    has already imported from torch (``from torch.cuda import current_device``) are rebound. ``roots`` are its top-level
-    modules: by default that of ``target``; None means every one in its folder. ``__main__`` belongs to it if the script
-    is in the same folder, or anywhere with ``any_script``.
+    ``target`` is a function of the code base that runs before any other code uses a device. Names that the code base
+    has already imported from torch (``from torch.cuda import current_device``) are rebound. ``roots`` are the top-level
+    modules of the code base: by default the module of ``target``; None means every module in its folder. ``__main__``
+    belongs to the code base if the script is in the same folder, or, with ``any_script``, in any folder.
     """
     module = target.partition(":")[0]
     own = (module.partition(".")[0],) if roots == () else roots
@@ -50,7 +50,7 @@ def without_cuda(
         target,
         host=host,
         devices="cpu",
-        why="it calls torch.cuda for every tensor, and this host has no CUDA",
+        why="it calls torch.cuda for every tensor, but this host has no CUDA",
         until=UNTIL,
         without="crash",
         reversible=False,
@@ -65,14 +65,14 @@ def without_cuda(
         target,
         host=host,
         devices="npu",
-        why="it calls torch.cuda for every tensor, and this host has an NPU",
+        why="it calls torch.cuda for every tensor, but this host has an NPU",
         until=UNTIL,
         without="crash",
         reversible=False,
         symptom=SYMPTOM,
     )
     def cuda_on_npu(call: Call) -> Any:
-        """Let torch_npu map "cuda" to "npu", before the code base uses a device."""
+        """Make torch_npu map "cuda" to "npu", before the code base uses a device."""
         programs.adopt("npu", CudaCodeBase.around(module, own, any_script))
         return call.proceed()
 

@@ -11,15 +11,15 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 _TO_CUDA = torch.Tensor.cuda
 _TO = torch.Tensor.to
-# No-ops without a device.
+# Functions that are no-ops without a device.
 _NOTHING = (_TO_CUDA, torch.Tensor.pin_memory)
-# torch.compile traces this module; what torch.device returns depends on the caller, and its guards would fail.
+# torch.compile traces this module. torch.device returns different classes to different callers, so guards would fail.
 _DEVICE = torch.device
 _CPU = _DEVICE("cpu")
 
 
 def _not_overridden(function: Any) -> Any:
-    """Return torch's own function without its check for function modes."""
+    """Return torch's function without its check for function modes."""
     names = {
         **function.__globals__,
         "has_torch_function": lambda *_: False,
@@ -53,20 +53,20 @@ _BACKWARD = {
 class CudaMeansCpu(TorchFunctionMode):  # type: ignore[misc]
     """Redirects calls for a CUDA device to the CPU; all other calls are unchanged.
 
-    ``x.cuda()`` is ``x`` itself, as for a tensor that is already on the device. Without CUDA every such call would
-    fail, so device-aware code never makes one.
+    ``x.cuda()`` returns ``x``, as for a tensor that is already on the device. Without CUDA, every such call would fail,
+    so device-aware code never makes such a call.
     """
 
     _left = True
 
     def enter(self) -> None:
-        """Enter this mode; if it is still on the stack, it becomes active again."""
+        """Enter this mode; if it is still on the stack, activate it again."""
         self._left = False
         if self not in _get_current_function_mode_stack():
             self.__enter__()
 
     def leave(self) -> None:
-        """Leave this mode; under modes that others entered later it stays on the stack, inactive."""
+        """Leave this mode; if others have entered modes later, it stays on the stack, inactive."""
         self._left = True
         if _get_current_function_mode_stack()[-1:] == [self]:
             self.__exit__(None, None, None)
@@ -102,7 +102,7 @@ CUDA_MEANS_CPU = CudaMeansCpu()
 
 
 def on_host(device: Any) -> Any:
-    """Return the CPU for a CUDA device given as torch.device, string or index; anything else unchanged."""
+    """Return the CPU for a CUDA device given as torch.device, string or index; return other values unchanged."""
     if isinstance(device, _DEVICE):
         return _CPU if device.type == "cuda" else device
     if isinstance(device, str):

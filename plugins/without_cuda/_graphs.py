@@ -1,4 +1,4 @@
-"""CUDA graphs on devices without them: a capture records operators, a replay runs them again on the same tensors."""
+"""CUDA graphs on devices that lack graphs: a capture records operators, and a replay runs them again in place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _reported = False
 
 
 class CUDAGraph:
-    """Operators in the order of their capture; a replay leaves its results in the tensors of the capture."""
+    """Graph of operators in the order of their capture; a replay writes its results to the tensors of the capture."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._calls: list[tuple[Any, Any, Any, Any]] = []
@@ -38,26 +38,26 @@ class CUDAGraph:
             for operator, args, kwargs, outputs in self._calls:
                 results = tree_leaves(operator(*args, **kwargs))
                 if any(returned.alias_info is not None for returned in operator._schema.returns):
-                    continue  # a view, or a tensor that was written in place
+                    continue  # The result is a view, or a tensor that was written in place.
                 for output, result in zip(tree_leaves(outputs), results, strict=True):
                     if isinstance(output, torch.Tensor):
                         output.copy_(result)
 
     def reset(self) -> None:
-        """Forget the operators and their tensors."""
+        """Remove the operators and their tensors."""
         self._calls.clear()
 
     def pool(self) -> tuple[int, int]:
-        """Return a dummy handle: the host has no memory pools."""
+        """Return a dummy handle, because the host has no memory pools."""
         return _pool()
 
     def instantiate(self) -> None:
-        """Do nothing: there is no graph to build."""
+        """Do nothing, because there is no graph to build."""
 
     enable_debug_mode = instantiate
 
     def debug_dump(self, debug_path: str) -> None:
-        """Do nothing: there is no graph to draw."""
+        """Do nothing, because there is no graph to draw."""
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -67,7 +67,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
-            # As in CUDA: a value read during capture would be stale in every replay.
+            # As in CUDA, a value that is read during capture would be stale in every replay.
             raise RuntimeError(
                 "CUDA error: operation not permitted when stream is capturing (a tensor's value is read)"
             )

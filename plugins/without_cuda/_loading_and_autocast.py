@@ -12,7 +12,7 @@ from ._cuda_means_cpu import on_host
 
 
 class Autocast(torch.autocast):  # type: ignore[misc]
-    """Autocast on the CPU in place of "cuda", with the default dtype of "cuda"."""
+    """Autocast on the CPU instead of "cuda", with the default dtype of "cuda"."""
 
     def __init__(
         self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
@@ -30,7 +30,7 @@ class AutocastOfCuda(Autocast):
 
 
 class GradScaler(torch.amp.GradScaler):  # type: ignore[misc]
-    """Gradient scaler on the CPU in place of "cuda"."""
+    """Gradient scaler on the CPU instead of "cuda"."""
 
     def __init__(self, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
         super().__init__(torch.device(on_host(device)).type, *args, **kwargs)
@@ -46,7 +46,7 @@ class GradScalerOfCuda(GradScaler):
 def _load() -> Callable[..., Any]:
     @functools.wraps(torch.load)
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # Without map_location torch restores tensors to the GPU that they were saved on.
+        # Without map_location, torch restores tensors to the GPU from which they were saved.
         where = "cpu" if map_location is None else map_location
         if isinstance(where, dict):
             where = {old: str(on_host(new)) for old, new in where.items()}
@@ -72,7 +72,7 @@ def _set_default_tensor_type() -> Callable[..., None]:
 
 
 def _of_device_type(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose ``device_type`` may be "cuda", given first or by keyword."""
+    """Wrap a function so that its ``device_type``, given first or by keyword, may be "cuda"."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ class _IsAnyDevice(type):
 
 
 class Device(metaclass=_IsAnyDevice):
-    """torch.device that accepts a bare index as a CUDA device: torch rejects it without an accelerator."""
+    """torch.device that accepts a bare index as a CUDA device, which torch rejects without an accelerator."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Return a torch.device."""
@@ -118,7 +118,7 @@ def _autocast_is_enabled(device_type: str = "cuda") -> bool:
 
 
 def _enable_autocast(*args: Any) -> None:
-    """torch.set_autocast_enabled(enabled) or (device_type, enabled)."""
+    """torch.set_autocast_enabled, called with (enabled) or (device_type, enabled)."""
     torch.set_autocast_enabled("cpu" if len(args) == 1 else _type(args[0]), args[-1])
 
 

@@ -1,4 +1,4 @@
-"""Products of a sparse and a dense matrix on an NPU: torch_npu has none, and refuses them.
+"""Products of a sparse and a dense matrix on an NPU, which torch_npu lacks and rejects.
 
 Source: Ascend/pytorch@9e73e708 csrc/aten/VariableFallbackKernel.cpp, op-plugin@517f2e7 config/op_plugin_functions.yaml.
 """
@@ -17,7 +17,7 @@ _reported = False
 
 
 def install() -> None:
-    """Register a product for sparse matrices on NPUs, unless torch_npu has one; it runs on the NPU."""
+    """Register a product for sparse matrices on NPUs, unless torch_npu has one; the product runs on the NPU."""
     global _library
     if _library is None and not torch._C._dispatch_has_kernel_for_dispatch_key("aten::addmm", _KEY):
         _library = torch.library.Library("aten", "IMPL")
@@ -28,7 +28,7 @@ def install() -> None:
 
 
 def addmm(self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
-    """Return ``beta * self + alpha * mat1 @ mat2`` where one of the matrices is sparse, as a dense matrix."""
+    """Return ``beta * self + alpha * mat1 @ mat2`` as a dense matrix; one of the factors is sparse."""
     _report_once()
     product = _product(mat1, mat2) if mat1.is_sparse else _product(mat2.t(), mat1.t()).t()
     product = product if alpha == 1 else product * alpha
@@ -55,22 +55,23 @@ def _matmul_backward(
 def _product(sparse: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
     if dense.is_sparse:
         raise NotImplementedError(
-            "a product of two sparse matrices: torch_npu has none, expected one of them dense — call to_dense() on one"
+            "a product of two sparse matrices: torch_npu does not support it, expected one dense matrix "
+            "— call to_dense() on one of them"
         )
     (rows, columns), values = sparse._indices(), sparse._values()
-    # 16-bit sums would round after every term.
+    # 16-bit sums would be rounded after every term.
     sums = torch.promote_types(dense.dtype, torch.float32) if dense.is_floating_point() else dense.dtype
     terms = dense.index_select(0, columns).to(sums) * values.to(sums).unsqueeze(1)
     return terms.new_zeros(sparse.shape[0], dense.shape[1]).index_add_(0, rows, terms).to(dense.dtype)
 
 
 def _report_once() -> None:
-    """Print once, on rank 0, how products of sparse matrices are computed."""
+    """Report once, on rank 0, how products of sparse matrices are computed."""
     global _reported
     if not _reported and os.environ.get("RANK", "0") == "0":
         print(
-            "ascend_adapt: torch_npu has no product of a sparse matrix: it is computed from the rows of the dense one, "
-            "on the NPU",
+            "ascend_adapt: torch_npu has no product of sparse matrices: it is computed from the rows of the dense "
+            "matrix, on the NPU",
             file=sys.stderr,
         )
     _reported = True

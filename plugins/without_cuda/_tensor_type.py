@@ -1,7 +1,7 @@
-"""torch.Tensor(2, 3) for CUDA code after set_default_tensor_type(torch.cuda.HalfTensor), on an NPU.
+"""Support for torch.Tensor(2, 3) in CUDA code after set_default_tensor_type(torch.cuda.HalfTensor), on an NPU.
 
-The constructor makes a tensor of the default type. torch has no such type for an NPU, and a default device does not
-reach this constructor.
+The constructor makes a tensor of the default type. torch has no such type for an NPU, and the constructor ignores the
+default device.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _view: View | None = None
 
 
 class _TensorType:
-    """torch.Tensor, except that a call makes the tensor on the NPU; to subclass it is to subclass torch.Tensor."""
+    """torch.Tensor, except that a call creates a tensor on the NPU; a subclass of it is a subclass of torch.Tensor."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
-        # Without sizes torch.Tensor() has none of its elements, torch.empty(()) has one.
+        # Without sizes, torch.Tensor() has no elements, but torch.empty(()) has one.
         if sizes and all(isinstance(one, int) for one in sizes) and not kwargs:
             return torch.empty(tuple(sizes), device="npu")
         return torch.Tensor(*args, **kwargs).to(kwargs.get("device", "npu"))
@@ -52,7 +52,7 @@ class _TensorType:
 
 
 def set_on_npu(callers: Callers, is_on_npu: bool) -> None:
-    """Make the torch.Tensor that CUDA code sees create tensors on the NPU, or on the host again."""
+    """Make the torch.Tensor that CUDA code sees create tensors on the NPU, or else on the host again."""
     global _view
     if is_on_npu and _view is None:
         _view = View(torch, callers, {CUDA: {"Tensor": _TensorType()}})

@@ -1,4 +1,4 @@
-"""CUDA code's view of torch on a CPU: a ``torch.cuda`` whose only device is this host."""
+"""CUDA code's view of torch on a CPU, with a ``torch.cuda`` whose only device is this host."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Stream(HostStream, torch.Stream):  # type: ignore[misc]
     cuda_stream = priority = 0
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return the stream of the host: torch refuses to create one without an accelerator."""
+        """Return the stream of the host, because torch cannot create a stream without an accelerator."""
         return torch.Stream.__new__(cls, stream_id=0, device_index=0, device_type=0)
 
     def __enter__(self) -> Stream:
-        """Return this stream: work is never asynchronous."""
+        """Return this stream; work is never asynchronous."""
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -72,7 +72,7 @@ class Stream(HostStream, torch.Stream):  # type: ignore[misc]
 
 
 class ProcessGroupNCCL:
-    """Only the options of NCCL's process group, which gloo ignores."""
+    """NCCL's process group, of which only the options exist; gloo ignores them."""
 
     class Options:
         """Options that accept any attribute."""
@@ -82,7 +82,7 @@ class ProcessGroupNCCL:
 
 
 def _cuda() -> dict[str, Any]:
-    """Return the attributes of torch.cuda that a CPU can emulate; others fail as they do without CUDA."""
+    """Return the attributes of torch.cuda that a CPU can emulate; other attributes fail as they do without CUDA."""
     index = [int(os.environ.get("LOCAL_RANK", "0"))]
 
     def set_device(device: Any) -> None:
@@ -125,7 +125,7 @@ def _cuda() -> dict[str, Any]:
 
 
 def _accelerator(cuda: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of torch.accelerator, which has no device on a CPU; device-agnostic scripts get "cuda"."""
+    """Return attributes for torch.accelerator, which has no device on a CPU; device-agnostic scripts get "cuda"."""
     same = (
         "is_available device_count synchronize set_stream current_stream empty_cache memory_stats memory_allocated "
         "max_memory_allocated memory_reserved max_memory_reserved reset_peak_memory_stats get_device_capability"
@@ -141,7 +141,7 @@ def _accelerator(cuda: dict[str, Any]) -> dict[str, Any]:
 
 
 def _random() -> dict[str, Any]:
-    """Return the RNG functions: the host and its only device share one generator."""
+    """Return the RNG functions; the host and its only device share one generator."""
     return {
         "manual_seed": torch.manual_seed,
         "manual_seed_all": torch.manual_seed,
@@ -156,7 +156,7 @@ def _random() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
-    """Return the memory functions: torch keeps no allocator statistics for host memory."""
+    """Return the memory functions, which report 0, because torch keeps no allocator statistics for host memory."""
     no_bytes = (
         "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached"
     )
@@ -186,7 +186,7 @@ class _Zeros(dict):  # type: ignore[type-arg]
 
 
 class _Generators:
-    """Generators of all devices: each is the CPU's, because tensors are in host memory."""
+    """The generators of all devices; each is the CPU's generator, because tensors are in host memory."""
 
     def __getitem__(self, index: Any) -> torch.Generator:
         return torch.default_generator
@@ -196,12 +196,12 @@ class _Generators:
 
 
 def _ranks_here() -> int:
-    """Return the number of ranks on this host: each has a "device". DeepSpeed sets LOCAL_SIZE."""
+    """Return the number of ranks on this host, each of which has a "device". DeepSpeed sets LOCAL_SIZE."""
     return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
 
 
 def _with_any_backend(sdpa_kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a sdpa_kernel that also allows the math backend, because a CPU lacks some of the fused ones."""
+    """Return an sdpa_kernel that also allows the math backend, because a CPU lacks some of the fused backends."""
 
     @functools.wraps(sdpa_kernel)
     @contextlib.contextmanager

@@ -31,14 +31,14 @@ def torch_on_npu(callers: Callers) -> list[tuple[ModuleType, dict[str, Any]]]:
             {
                 "compile": run_eagerly(torch.compile),
                 "set_default_tensor_type": _set_default_tensor_type(callers),
-                # It changes where elements lie, not what is computed, and NPUs accept only torch's own order.
+                # The memory format does not change results, and NPUs only accept torch's default order.
                 "channels_last": torch.contiguous_format,
                 "channels_last_3d": torch.contiguous_format,
                 **scaler,
             },
         ),
         (torch.amp, scaler),
-        # Programs for any accelerator compare its type with "cuda".
+        # Device-agnostic programs compare the type of the accelerator with "cuda".
         (torch.accelerator, {"current_accelerator": lambda check_available=False: torch.device("cuda")}),
         (torch.distributed, {"get_default_backend_for_device": _default_backend, "get_backend": _backend}),
         (torch.autograd.profiler, {"emit_nvtx": no_marks, "profile": _old_profile(profile)}),
@@ -68,13 +68,13 @@ def torch_on_npu(callers: Callers) -> list[tuple[ModuleType, dict[str, Any]]]:
 
 
 def _default_backend(device: Any) -> str:
-    """Return hccl for "cuda" as well."""
+    """Return hccl as the default backend of "cuda", too."""
     of_device = torch.distributed.distributed_c10d.get_default_backend_for_device
     return of_device(str(device).replace("cuda", "npu"))  # type: ignore[no-any-return]
 
 
 def _backend(group: Any = None) -> Any:
-    """Return nccl for hccl: scripts choose the device of their tensors by it."""
+    """Return nccl for hccl, because scripts choose the device of their tensors by the backend."""
     backend = torch.distributed.distributed_c10d.get_backend(group)
     return torch.distributed.Backend.NCCL if backend == "hccl" else backend
 
@@ -82,7 +82,7 @@ def _backend(group: Any = None) -> Any:
 def _set_default_tensor_type(callers: Callers) -> Callable[[Any], None]:
     @functools.wraps(torch.set_default_tensor_type)
     def set_default_tensor_type(t: Any) -> None:
-        """Set the default dtype, and the NPU or the host as the default device: torch has no such type for an NPU."""
+        """Set the default dtype, and the NPU or the host as default device, because torch has no type for an NPU."""
         name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
         torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
         is_on_npu = name.startswith(("torch.cuda.", "torch.npu."))
@@ -93,12 +93,12 @@ def _set_default_tensor_type(callers: Callers) -> Callable[[Any], None]:
 
 
 def _profile() -> Any:
-    """Return torch_npu's profiler, with the methods of torch's that it lacks."""
+    """Return torch_npu's profiler, extended by the methods of torch's profiler that it lacks."""
     import torch_npu
 
     class Profile(torch_npu.profiler.profile):  # type: ignore[misc]
         def __init__(self, *args: Any, experimental_config: Any = None, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)  # torch's own experimental_config is for CUDA
+            super().__init__(*args, **kwargs)  # torch's experimental_config is for CUDA.
 
         def key_averages(self, *args: Any, **kwargs: Any) -> NoAverages:
             return NoAverages()
@@ -109,7 +109,7 @@ def _profile() -> Any:
 
 
 def _old_profile(profile: Any) -> Any:
-    """Return torch.autograd.profiler.profile: its ``use_cuda``, ``use_device`` and others choose what is recorded."""
+    """Return a torch.autograd.profiler.profile that ignores ``use_cuda``, ``use_device`` and similar options."""
 
     class Profile(profile):  # type: ignore[misc]
         def __init__(self, enabled: bool = True, *, record_shapes: bool = False, **options: Any) -> None:
@@ -130,20 +130,20 @@ class _GradScalerOfCuda(torch.npu.amp.GradScaler):  # type: ignore[misc]
     """torch.cuda.amp.GradScaler, the older form without a device argument."""
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Step as with an unfused optimizer: torch_npu passes the scaler to a fused one, which does not accept it."""
+        """Step as with an unfused optimizer; torch_npu would pass the scaler to a fused one, which rejects it."""
         optimizer._step_supports_amp_scaling = False
         return super().step(optimizer, *args, **kwargs)
 
 
 class _GradScaler(_GradScalerOfCuda):
-    """Gradient scaler on the NPU in place of "cuda"."""
+    """Gradient scaler on the NPU instead of "cuda"."""
 
     def __init__(self, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
 
 
 class _Properties:
-    """Device properties of an NPU, with the fields that only CUDA has."""
+    """Device properties of an NPU, extended by the fields that only CUDA devices have."""
 
     major, minor = CAPABILITY
 

@@ -1,4 +1,4 @@
-"""SyncBatchNorm on a CPU, where torch has no kernels for it. Source: torch 2.13 nn/modules/_functions.py."""
+"""SyncBatchNorm on a CPU, for which torch has no kernels. Source: torch 2.13 nn/modules/_functions.py."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ascend_adapt import Call, Symptom, wrap
 @wrap(
     "torch.nn.modules.batchnorm:SyncBatchNorm.forward",
     devices="cpu",
-    why="SyncBatchNorm rejects host tensors as soon as there is a process group",
+    why="SyncBatchNorm rejects host tensors as soon as a process group exists",
     until="torch synchronizes batch norms over gloo",
     without="crash",
     symptom=Symptom(reason="each release of torch lists other devices in the same check"),
 )
 def synchronized_batch_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Normalize the input [N, C, ...] by the mean and variance of all ranks' inputs; gradients are synchronized too."""
+    """Normalize the input [N, C, ...] by the mean and variance of all ranks' inputs, with synchronized gradients."""
     import torch
     import torch.distributed as dist
 
@@ -48,10 +48,10 @@ def synchronized_batch_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], 
 @wrap(
     "torch.nn.parallel.distributed:DistributedDataParallel._passing_sync_batchnorm_handle",
     devices="cpu",
-    why="DistributedDataParallel refuses SyncBatchNorm in host memory, where it works with the patch above",
+    why="DistributedDataParallel rejects SyncBatchNorm in host memory, where synchronized_batch_norm makes it work",
     until="torch synchronizes batch norms over gloo",
     without="crash",
     symptom=Symptom('self.device_type == "cpu"'),
 )
 def synchronized_batch_norm_in_data_parallel(call: Call) -> None:
-    """Accept SyncBatchNorm."""
+    """Accept SyncBatchNorm in host memory."""

@@ -1,4 +1,4 @@
-"""Classification of calling code: CUDA code or not, by the module of the frame that requests "cuda" from torch."""
+"""Classifies calling code as CUDA code or not, by the module of the frame that requests "cuda" from torch."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _IMPORTED = re.compile(r"(?m)^\s*(?:import|from)\s+(\w+)")
 class Callers:
     """Classifies modules as CUDA code, code that supports this device, or torch itself.
 
-    ``policy`` is the setting ``cuda_code``. ``code_bases``, declared by plugins, are always CUDA code.
+    ``policy`` is the setting ``cuda_code``. ``code_bases``, which plugins declare, are always CUDA code.
     """
 
     def __init__(self, device: str, policy: str) -> None:
         self.device, self.policy = device, policy
         self.code_bases: list[CudaCodeBase] = []
         self._kinds: dict[tuple[str, str], str] = {}
-        # The package of `python -m package.module` is imported before ``__main__`` names it.
+        # The package of `python -m package.module` is imported before ``__main__`` refers to it.
         self._brought: set[str] = {to_run()[0].partition(".")[0]} - {""}
 
     def add(self, code_base: CudaCodeBase) -> None:
-        """Add a code base declared by a plugin."""
+        """Add a code base that a plugin declares."""
         self.code_bases.append(code_base)
         self._kinds.clear()
 
@@ -51,11 +51,11 @@ class Callers:
     def says_cuda(self, name: str, file: str, run_as: str | None = None) -> bool:
         """Return whether a module is CUDA code and mentions CUDA in its source.
 
-        Only installed packages that the user's own modules import count: indirect dependencies such as
+        Of installed packages, only those that the user's modules import are considered: indirect dependencies such as
         huggingface_hub mention CUDA for other reasons.
         """
         own = is_own(name, file)
-        # The cheap check first: this runs for every imported module.
+        # Do the cheap check first, because this runs for every imported module.
         if not own and name.partition(".")[0] not in self._brought:
             return False
         if self._judge(name, file, run_as) != CUDA:
@@ -63,7 +63,7 @@ class Callers:
         source = _source(file)
         if own:
             self._brought.update(_IMPORTED.findall(source), {(run_as or name).partition(".")[0]})
-        # torch.accelerator is the NPU if there is one; on a CPU it has no device.
+        # torch.accelerator is the NPU if the host has one; on a CPU, it has no device.
         names = _NAMES_CUDA if self.device == "npu" else _NAMES_ANY
         return bool(names.search(source))
 
@@ -83,19 +83,19 @@ class Callers:
         knows = self.device in KNOWS.get(root, ()) and not _is_beside_the_script(file)
         if knows or (self.policy == "script" and not is_own(name, file)):
             return AWARE
-        # A script that mentions NPUs chooses its device itself, in all of its modules. Any other module that does may
-        # still default to CUDA.
+        # A script that mentions NPUs chooses its device itself, in all of its modules. Any other module that mentions
+        # NPUs may still default to CUDA.
         script = file if is_script else getattr(sys.modules.get("__main__"), "__file__", None) or ""
         return AWARE if is_own(name, file) and _NAMES_NPU.search(_source(script)) else CUDA
 
 
 def is_own(name: str, file: str) -> bool:
-    """Return whether a module is the user's own: the script, or outside every installed package."""
+    """Return whether a module is the user's: the script, or a module outside every installed package."""
     return name in _SCRIPT or not _INSTALLED.search(file)
 
 
 def to_run() -> tuple[str, str]:
-    """Return the module and the script of this process's command line; one of them, or both, are ""."""
+    """Return the module and the script on this process's command line; at least one of them is ""."""
     words = iter(sys.orig_argv[1:])
     for word in words:
         if word == "-m":

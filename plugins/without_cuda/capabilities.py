@@ -1,4 +1,4 @@
-"""Device properties that CUDA code reads on a CPU and on an NPU: values for which scripts take a branch that works."""
+"""Device properties that CUDA code reads on a CPU and on an NPU; the values make scripts take a branch that works."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 from .profiling import returning
 
-# 8.0 is the first compute capability with bf16, and below every shortcut for Hopper and Blackwell.
+# 8.0 is the first compute capability with bf16; it enables no code path for Hopper or Blackwell.
 CAPABILITY = (8, 0)
-# Fields of torch.cuda's device properties for which the device itself reports no value.
+# Fields of torch.cuda's device properties for which the device reports no value.
 PROPERTIES: dict[str, Any] = {
     "major": CAPABILITY[0],
     "minor": CAPABILITY[1],
@@ -30,11 +30,11 @@ PROPERTIES: dict[str, Any] = {
 }
 CUDNN: dict[str, Any] = {
     "is_available": returning(True),
-    # The first cuDNN for this compute capability is 8; a script that checks it does not use it.
+    # The first cuDNN for this compute capability is 8; scripts check the version without using cuDNN.
     "version": returning(8900),
     "is_acceptable": returning(True),
 }
-# Programs split it to compare versions; it is None in a build of torch without CUDA.
+# Programs split this version to compare it; in a build of torch without CUDA, it is None.
 VERSION: dict[str, Any] = {"cuda": "12.4"}
 NCCL: dict[str, Any] = {"version": returning((2, 21, 5)), "is_available": returning(True)}
 # Values that NVIDIA's management library measures and no other device reports.

@@ -1,4 +1,4 @@
-"""Modules of a code base written for CUDA, and the names in them that are bound to objects of torch."""
+"""Modules of a code base written for CUDA, and global names in these modules that are bound to objects of torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CudaCodeBase:
-    """The top-level modules ``roots`` in ``folder`` (None: all modules in it), and a script there.
+    """A code base: the top-level modules ``roots`` in ``folder`` (None for all modules in it), and a script there.
 
-    ``any_script``: a script anywhere, for a library whose users write their own.
+    ``any_script`` includes a script in any folder, for a library whose users write their own scripts.
     """
 
     folder: Path
@@ -23,7 +23,7 @@ class CudaCodeBase:
 
     @classmethod
     def around(cls, module: str, roots: tuple[str, ...] | None, any_script: bool = False) -> CudaCodeBase:
-        """Return the code base that the loaded ``module`` belongs to."""
+        """Return the code base to which the loaded ``module`` belongs."""
         file = Path(sys.modules[module].__file__ or "").resolve()
         depth = module.count(".") + (file.name == "__init__.py")
         return cls(file.parents[depth], roots, any_script)
@@ -50,7 +50,7 @@ class Names:
         self._pairs: Mapping[int, tuple[Any, Any]] = {id(old): (old, new) for old, new in pairs}
 
     def rebind(self, module: ModuleType) -> None:
-        """Rebind each global name of ``module`` that is bound to one of the objects to its replacement."""
+        """Rebind each global name of ``module`` that is bound to one of the objects to the object's replacement."""
         for name, value in list(vars(module).items()):
             if id(value) in self._pairs:
                 setattr(module, name, self._pairs[id(value)][1])

@@ -1,4 +1,4 @@
-"""torch.cuda.comm on a CPU, where the "devices" share the host's memory. Source: torch 2.13 nn/parallel/comm.py."""
+"""torch.cuda.comm on a CPU, where all "devices" share the host's memory. Source: torch 2.13 nn/parallel/comm.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_adapt import Call, Patch, Symptom, wrap
 
 
 def _on_host(function: Callable[..., Any]) -> Patch:
-    """Return a patch that calls ``function`` with the arguments of torch's function of the same name, by name."""
+    """Return a patch that calls ``function`` by keyword with the arguments of torch's function of the same name."""
 
     @wrap(
         f"torch.nn.parallel.comm:{function.__name__}",
@@ -28,7 +28,7 @@ def _on_host(function: Callable[..., Any]) -> Patch:
 
 
 def broadcast(tensor: Any, devices: Any, out: Any) -> Any:
-    """Return a copy for each device."""
+    """Return a copy of the tensor for each device."""
     return [one.copy_(tensor) for one in out] if out is not None else [tensor.clone() for _ in devices]
 
 
@@ -38,7 +38,7 @@ def broadcast_coalesced(tensors: Any, devices: Any) -> Any:
 
 
 def reduce_add(inputs: Any) -> Any:
-    """Return the sum."""
+    """Return the sum of the tensors."""
     return sum(inputs[1:], inputs[0].clone())
 
 
@@ -52,7 +52,7 @@ def scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, out: Any) -> 
 
 
 def gather(tensors: Any, dim: int, out: Any) -> Any:
-    """Return the tensors joined along ``dim``."""
+    """Return the tensors concatenated along ``dim``."""
     import torch
 
     return torch.cat(list(tensors), dim, out=out)

@@ -1,4 +1,4 @@
-"""torch.compile for CUDA code: eager unless the program chooses its own backend."""
+"""torch.compile for CUDA code, which runs eagerly unless the program chooses a backend."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _reported = False
 def run_eagerly(compile_: Callable[..., Any]) -> Callable[..., Any]:
     """Return a torch.compile that runs eagerly unless ``backend`` is something other than inductor.
 
-    A module is returned inside torch's own OptimizedModule, so that ``_orig_mod`` exists and the names in its
-    state_dict are those of a compiled model.
+    A module is returned inside torch's OptimizedModule, so that ``_orig_mod`` exists and the names in the state_dict
+    are those of a compiled model.
     """
 
     @functools.wraps(compile_)
@@ -37,7 +37,7 @@ def uncompiled(model: Any) -> Any:
 
 
 def report_once() -> None:
-    """Print once, on rank 0, that the model is not compiled."""
+    """Report once, on rank 0, that the model is not compiled."""
     global _reported
     if not _reported and os.environ.get("RANK", "0") == "0":
         print("ascend_adapt: torch.compile is ignored: the model runs eagerly on this device", file=sys.stderr)

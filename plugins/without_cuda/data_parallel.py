@@ -10,12 +10,12 @@ from ascend_adapt import Call, Symptom, wrap
 @wrap(
     "torch.nn.parallel.data_parallel:data_parallel",
     devices="cpu",
-    why="unlike DataParallel, it raises without an accelerator",
-    until="it calls the module itself without an accelerator, as DataParallel does",
+    why="unlike DataParallel, it raises an error without an accelerator",
+    until="it calls the module directly without an accelerator, as DataParallel does",
     without="crash",
     symptom=Symptom("raise RuntimeError('device type could not be determined')"),
 )
 def data_parallel_on_the_host(call: Call) -> Any:
-    """Call the module itself."""
+    """Call the module directly."""
     inputs = call["inputs"] if isinstance(call["inputs"], tuple) else (call["inputs"],)
     return call["module"](*inputs, **(call["module_kwargs"] or {}))

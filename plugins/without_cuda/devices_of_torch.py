@@ -1,6 +1,6 @@
-"""Patches of torch functions that take a device or a backend and bypass function modes, or torch_npu's transfer.
+"""Patches for torch functions that take a device or a backend and bypass function modes or torch_npu's transfer.
 
-Without CUDA each of these calls would fail, so device-aware code never makes one.
+Without CUDA, each of these calls would fail, so device-aware code never makes such a call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _terms(name: str, devices: str = "cpu", requires: tuple[str, ...] = ()) -> T
         "name": name,
         "devices": devices,
         "requires": requires,
-        "why": "CUDA code requests a CUDA device or NCCL, and this host has neither",
+        "why": "CUDA code requests a CUDA device or NCCL, but this host has neither",
         "until": "torch runs CUDA code on a CPU",
         "without": "crash",
         "symptom": Symptom(reason="the fault is in the callers"),
@@ -30,7 +30,7 @@ def _terms(name: str, devices: str = "cpu", requires: tuple[str, ...] = ()) -> T
 def _with(
     name: str, target: str, on: str = "cpu", requires: tuple[str, ...] = (), **changes: Callable[[Any], Any]
 ) -> Patch:
-    """Return a patch that changes some arguments of each call of ``target``, by name, on the device ``on``."""
+    """Return a patch that changes the named arguments of each call of ``target``, on the device ``on``."""
 
     @wrap(target, **_terms(name, on, requires))
     def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -50,12 +50,12 @@ def _on_host(device: Any) -> Any:
 
 
 def _type_on_host(device_type: Any) -> Any:
-    """Return "cpu" for "cuda": meshes take the name of a type, not a device."""
+    """Return "cpu" for "cuda", because meshes take the name of a device type, not a device."""
     return "cpu" if device_type == "cuda" else device_type
 
 
 def _gloo(backend: Any) -> Any:
-    """Return gloo for NCCL and HCCL, also as part of "cpu:gloo,cuda:nccl"."""
+    """Return gloo for NCCL and HCCL, also inside "cpu:gloo,cuda:nccl"."""
     return "gloo" if isinstance(backend, str) and ("nccl" in backend or "hccl" in backend) else backend
 
 
@@ -67,7 +67,7 @@ def _host(device: Any) -> Any:
 
 
 def _npu(device: Any) -> Any:
-    """Return the NPU for a CUDA device given as torch.device or string; anything else unchanged."""
+    """Return the NPU for a CUDA device given as torch.device or string; return other values unchanged."""
     import torch
 
     name = str(device) if isinstance(device, (str, torch.device)) else ""
@@ -75,7 +75,7 @@ def _npu(device: Any) -> Any:
 
 
 def _index(device: Any) -> Any:
-    """Return the index of a device given as torch.device or string; anything else unchanged."""
+    """Return the index of a device given as torch.device or string; return other values unchanged."""
     import torch
 
     return torch.device(device).index if isinstance(device, (str, torch.device)) else device
@@ -95,7 +95,7 @@ def _no_devices(devices: Any) -> list[Any] | None:
 
 @wrap("torch.nn.modules.module:Module.to", **_terms("modules"))
 def modules(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Map the device, given first or by keyword; torch rejects a bare index without an accelerator."""
+    """Map the device of Module.to, given first or by keyword; torch rejects a bare index without an accelerator."""
     from ._cuda_means_cpu import on_host
 
     if "device" in kwargs:
@@ -105,13 +105,13 @@ def modules(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str
 
 @wrap("torch.storage:_StorageBase.cuda", **_terms("storages"))
 def storages(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the storage itself: ``map_location=lambda storage, place: storage.cuda(0)`` is common."""
+    """Return the storage unchanged; ``map_location=lambda storage, place: storage.cuda(0)`` is common."""
     return instance
 
 
 _C10D = "torch.distributed.distributed_c10d"
 PATCHES = [
-    # torch puts the mode of `with torch.device("cuda")` underneath all others.
+    # torch puts the mode of `with torch.device("cuda")` underneath all other modes.
     _with("device_contexts", "torch.utils._device:DeviceContext.__init__", device=_on_host),
     _with("process_groups", f"{_C10D}:init_process_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("new_groups", f"{_C10D}:new_group", backend=_gloo, device_id=_none, pg_options=_none),
@@ -139,7 +139,7 @@ PATCHES = [
 
 
 def _averaging(name: str, output: str) -> Patch:
-    """Return a patch that lets a collective average over gloo, which only sums."""
+    """Return a patch that makes a collective average over gloo, which only supports sums."""
 
     @wrap(f"{_C10D}:{name}", **_terms(f"average_of_{name}"))
     def call(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -161,11 +161,11 @@ class Done:
     """Work handle of a completed collective."""
 
     def wait(self, timeout: Any = None) -> bool:
-        """Return True at once: the collective has completed."""
+        """Return True immediately, because the collective has completed."""
         return True
 
     def is_completed(self) -> bool:
-        """Return True: the collective has completed."""
+        """Return True, because the collective has completed."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""float64 reductions over NPUs: HCCL has none, but many programs keep counts and totals in float64."""
+"""float64 reductions over NPUs, which HCCL lacks, although many programs keep counts and totals in float64."""
 
 from __future__ import annotations
 

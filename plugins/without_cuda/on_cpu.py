@@ -1,4 +1,4 @@
-"""CUDA code on a CPU: "cuda" is the CPU in its view of torch, and its tensors stay in host memory."""
+"""CUDA code on a CPU: in its view of torch, "cuda" is the CPU, and its tensors stay in host memory."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ class OnCpu:
 
 
 def _by_kind(names: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the names for CUDA code; the compiler's for all code, as it cannot guard names that depend on callers."""
+    """Return the attributes for CUDA code; ``compile`` is for all code, because guards on the caller would fail."""
     for_all = {name: value for name, value in names.items() if name == "compile"}
     return {CUDA: names, AWARE: for_all, TORCH: for_all}

@@ -1,7 +1,7 @@
-"""CUDA code on an NPU: torch_npu's own ``transfer_to_npu``, corrected for CUDA code and hidden from other code.
+"""CUDA code on an NPU: torch_npu's ``transfer_to_npu``, corrected for CUDA code and hidden from other code.
 
-``transfer_to_npu`` changes torch for the whole process. Code that supports NPUs, such as accelerate, still sees
-that there is no CUDA.
+``transfer_to_npu`` changes torch for the entire process. Here, code that supports NPUs, such as accelerate, still sees
+that CUDA is not available.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class OnNpu:
     def __init__(self, callers: Callers) -> None:
         import torch
 
-        # Since torch 2.13 torch.distributed reads the capability of every tensor's device, and torch_npu returns None
-        # unless this is set. 8.0 means "not Hopper": no shortcut is taken.
+        # Since torch 2.13, torch.distributed reads the compute capability of every tensor's device, which is None on
+        # torch_npu unless this is set. 8.0 means "not Hopper", so no Hopper code path is taken.
         os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
         is_asked_for = _TRANSFER in sys.modules
         before = {place: dict(vars(attrgetter(place)(torch))) for place in _PLACES}
@@ -44,7 +44,8 @@ class OnNpu:
         hidden = _Hidden()
         sys.meta_path.insert(0, hidden)
         try:
-            with warnings.catch_warnings(record=True):  # its banner; it also makes every later warning appear only once
+            with warnings.catch_warnings(record=True):
+                # The banner of transfer_to_npu; its code also makes every later warning appear only once.
                 from torch_npu.contrib import transfer_to_npu as _  # noqa: F401 the import has the effect
         finally:
             sys.meta_path.remove(hidden)
@@ -64,7 +65,7 @@ class OnNpu:
             if callable(old) or issubclass(type(old), ModuleType)
             if (new := vars(attrgetter(place)(torch) if place else torch).get(name)) is not None and new is not old
         ]
-        # A program that imports transfer_to_npu itself wants torch.cuda to be the NPU for all code.
+        # A program that imports transfer_to_npu itself expects torch.cuda to be the NPU for all code.
         honest = {} if is_asked_for else before
         for module, corrected in torch_on_npu(callers):
             place = module.__name__.removeprefix("torch").removeprefix(".")
@@ -79,23 +80,23 @@ class OnNpu:
             names.rebind(module)
 
     def undo(self, modules: Iterable[ModuleType]) -> None:
-        """Do nothing: torch_npu cannot undo the transfer."""
+        """Do nothing, because torch_npu cannot undo the transfer."""
 
 
 class _Hidden(importlib.abc.MetaPathFinder):
-    """Finder that keeps transfer_to_npu from importing libraries that the program has not imported.
+    """Import finder that keeps transfer_to_npu from importing libraries that the program has not imported.
 
-    It would wrap a dozen of their functions to hide CUDA from them; they see none anyway.
+    transfer_to_npu would wrap a dozen of their functions to hide CUDA from them, but they do not see CUDA anyway.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
-        """Raise ModuleNotFoundError for the libraries that it wraps."""
+        """Raise ModuleNotFoundError for the libraries that transfer_to_npu wraps."""
         if fullname.partition(".")[0] in ("accelerate", "peft", "transformers", "trl"):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
 def _eager(corrected: dict[str, Any]) -> dict[str, Any]:
-    """Return the eager torch.compile for code that supports NPUs too, where torch_npu's compiler lacks Triton."""
+    """Return the eager torch.compile, also for code that supports NPUs, if torch_npu's compiler lacks Triton."""
     has_compiler = importlib.util.find_spec("triton") is not None
     return {name: value for name, value in corrected.items() if name == "compile" and not has_compiler}
 
@@ -106,7 +107,7 @@ def _differences(module: ModuleType, before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _disable_profiler_marks(torch: ModuleType) -> None:
-    """Make the annotations for NVIDIA's profilers (NVTX) no-ops; after transfer_to_npu they still raise."""
+    """Make annotations for NVIDIA's profilers (NVTX) no-ops; after transfer_to_npu, they still raise an error."""
     for path, mark in MARKS.items():
         place, _, name = path.rpartition(".")
         setattr(attrgetter(place)(torch.cuda) if place else torch.cuda, name, mark)
@@ -114,7 +115,7 @@ def _disable_profiler_marks(torch: ModuleType) -> None:
 
 
 def _load_of_gpus(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Return torch.load for the transfer's version, which replaces "cuda" by "npu" in all strings that it is given.
+    """Return a torch.load to replace the transfer's, which changes "cuda" to "npu" in all strings among its arguments.
 
     File names must stay unchanged, and so must the keys of ``map_location``: a file from a GPU contains "cuda:3".
     """
@@ -135,9 +136,9 @@ def _load_of_gpus(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unscripted(modules: Iterable[ModuleType]) -> Iterator[tuple[Any, Any]]:
-    """Yield each scripted function with its original: torch's fuser raises on NPUs.
+    """Yield each scripted function with its original, because torch's fuser raises an error on NPUs.
 
-    For that reason ``transfer_to_npu`` makes torch.jit.script a no-op from here on.
+    For the same reason, ``transfer_to_npu`` makes torch.jit.script a no-op from this point on.
     """
     import torch
 

@@ -21,17 +21,17 @@ def no_marks(*args: Any, **kwargs: Any) -> Iterator[None]:
 
 
 class NoAverages(list):  # type: ignore[type-arg]
-    """The averages of a profile whose operators torch_npu writes into files: no rows."""
+    """The averages of a profile, without rows, because torch_npu writes the operators into files."""
 
     def table(self, *args: Any, **kwargs: Any) -> str:
-        """Return a sentence in place of the table."""
+        """Return a sentence instead of the table."""
         return "torch_npu's profiler writes its tables into files: use tensorboard_trace_handler or export_chrome_trace"
 
     def total_average(self) -> None:
-        """Return None: there are no averages."""
+        """Return None, because there are no averages."""
 
 
-# By the path inside torch.cuda.
+# Keyed by the path inside torch.cuda.
 MARKS: dict[str, Any] = {
     "nvtx.range_push": returning(0),
     "nvtx.range_pop": returning(0),
@@ -42,7 +42,7 @@ MARKS: dict[str, Any] = {
     "profiler.profile": no_marks,
     "cudart": lambda: SimpleNamespace(
         **{name: returning(0) for name in ("cudaProfilerStart", "cudaProfilerStop")},
-        # A buffer that the program would pin is used unpinned.
+        # A buffer that the program wants to pin is used unpinned.
         **{name: returning(0) for name in ("cudaHostRegister", "cudaHostUnregister")},
     ),
 }
@@ -71,9 +71,9 @@ def marks_of(module: str) -> dict[str, Any]:
 
 
 def with_bool_signature(record: Callable[..., None]) -> Callable[..., None]:
-    """Return torch_npu's ``_record_memory_history`` that also accepts torch's older signature, as torch does.
+    """Return a ``_record_memory_history`` of torch_npu that also accepts torch's older signature, as torch does.
 
-    The first argument of the older one is a bool; the conversion follows torch's documentation of both.
+    The first argument of the older signature is a bool; the conversion follows torch's documentation of both.
     """
 
     def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> None:

@@ -21,7 +21,7 @@ _current: Programs | None = None
 
 
 class Programs:
-    """CUDA code in this process: from its first module on, "cuda" means the device of this host for it."""
+    """CUDA code in this process; before its first module runs, torch is adapted: "cuda" is this host's device."""
 
     def __init__(self, device: str, policy: str) -> None:
         self.callers = Callers(device, policy)
@@ -33,11 +33,11 @@ class Programs:
         """Inspect the program as soon as torch is imported, and each module before it runs."""
         from wrapt import register_post_import_hook
 
-        # The hook runs before importlib marks torch as initialized, or immediately if it already is.
+        # The hook runs before importlib marks torch as initialized, or immediately if torch is already initialized.
         register_post_import_hook(lambda _: self._look(), "torch")
 
     def adopt(self, code_base: CudaCodeBase) -> None:
-        """Treat a code base declared by a plugin as CUDA code, regardless of the setting."""
+        """Treat a code base that a plugin declares as CUDA code, regardless of the setting."""
         if code_base not in self.callers.code_bases:
             self.callers.add(code_base)
             self._begin("", "")
@@ -49,7 +49,7 @@ class Programs:
             self._begin(spec.name, spec.origin or "")
 
     def describe(self) -> str:
-        """Describe the adaptation in one sentence; "" if there was none."""
+        """Describe the adaptation in one sentence, or return "" if there was none."""
         if not self._because or self._undone:
             return ""
         return (
@@ -58,7 +58,7 @@ class Programs:
         )
 
     def undo(self) -> None:
-        """Restore torch, except on an NPU, where torch_npu's transfer stays."""
+        """Restore torch, except on an NPU, where torch_npu's transfer remains."""
         global _current
         self._undone = True
         self._finder.remove()
@@ -72,12 +72,12 @@ class Programs:
         if self._undone or self._change is not None:
             return
         for module in [sys.modules["__main__"], *sys.modules.values()]:
-            names = vars(module) if isinstance(module, ModuleType) else {}  # getattr would call a lazy __getattr__
+            names = vars(module) if isinstance(module, ModuleType) else {}  # getattr would call a lazy __getattr__.
             file, run_as = names.get("__file__") or "", getattr(names.get("__spec__"), "name", None)
             if names and self.callers.says_cuda(names.get("__name__", ""), file, run_as):
                 self._begin(names.get("__name__", ""), file)
                 return
-        # A sitecustomize or a plugin may import torch before the script runs; no import of the script shows that.
+        # A sitecustomize or a plugin may import torch before the script runs, which no import in the script reveals.
         _, script = to_run()
         if script and self.callers.says_cuda("__main__", script):
             self._begin("__main__", script)
@@ -103,7 +103,7 @@ class Programs:
                 yield module
 
     def _print_once(self) -> None:
-        """Print the adaptation, on rank 0 only and not in its child processes."""
+        """Print the adaptation, only on rank 0 and not in its child processes."""
         if not self._because:
             return
         if os.environ.get("RANK", "0") == "0" and _PRINTED not in os.environ:
@@ -121,7 +121,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders return for a module."""
+        """Return the spec that the other finders return for a module, after inspecting the module."""
         request = get_ident(), fullname
         if request in self._in_progress or self not in sys.meta_path:
             return None
@@ -135,13 +135,13 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
     def remove(self) -> None:
-        """Stop looking."""
+        """Remove this finder from sys.meta_path."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
     def _found_by_others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        """Return the spec from the finders after this one; those before it have already been tried."""
+        """Return the spec from the finders after this finder; finders before it have already been tried."""
         finders = list(sys.meta_path)
         for finder in finders[finders.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
@@ -152,12 +152,12 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _has_torch_npu() -> bool:
-    # find_spec raises for a loaded module without a spec.
+    # find_spec raises an error for a loaded module without a spec.
     return "torch_npu" in sys.modules or importlib.util.find_spec("torch_npu") is not None
 
 
 def begin(device: str, policy: str) -> Programs | None:
-    """Return the programs of this process; None where CUDA is the device, or torch_npu is missing for an NPU."""
+    """Return the programs of this process, or None if CUDA is the device or torch_npu is missing for an NPU."""
     global _current
     if device == "cuda" or (device == "npu" and not _has_torch_npu()):
         return None
@@ -171,7 +171,7 @@ def begin(device: str, policy: str) -> Programs | None:
 def adopt(device: str, code_base: CudaCodeBase) -> None:
     """Treat a code base as CUDA code, even if the plugin that adapts scripts is disabled."""
     programs = begin(device, "off")
-    assert programs is not None  # the patches that call this are for other devices
+    assert programs is not None  # The patches that call this are for other devices.
     programs.adopt(code_base)
 
 

@@ -1,4 +1,4 @@
-"""Threads that CUDA code starts on a CPU: torch's function modes are thread-local, so each thread enters ours."""
+"""Threads that CUDA code starts on a CPU; each enters this package's function mode, because modes are thread-local."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _THREAD: Any = threading.Thread
 
 
 class Threads:
-    """Threads that start from now on enter ``mode``, until ``undo``.
+    """Makes threads that start from now on enter ``mode``, until ``undo`` is called.
 
-    Thread.run is overridden by subclasses; every thread calls ``_bootstrap_inner``, since Python 3.0.
+    Subclasses override Thread.run, but every thread calls ``_bootstrap_inner`` (since Python 3.0).
     """
 
     def __init__(self, mode: AbstractContextManager[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Attributes of a torch module that depend on the caller: CUDA code, code that supports the device, or torch."""
+"""Attributes of a torch module that differ by caller: CUDA code, code that supports the device, or torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ABSENT: Any = object()
 
 
 class View:
-    """A module's attributes by kind of caller; undo() restores the module's own class.
+    """Gives a module different attributes for each kind of caller; undo() restores the module's class.
 
     ``by_kind`` maps CUDA, AWARE or TORCH to the attributes that such callers see. A name that is set on the module, as
     by a test's mock, is visible to all callers until the original is set again.

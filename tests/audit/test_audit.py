@@ -149,7 +149,7 @@ def test_files_that_cannot_be_read_are_listed(folder, capsys):
         ([], "COMMAND, --static: neither or both given, expected one"),
         (["--static", "nowhere"], "nowhere: is not a folder"),
         (["--", "no-such-command"], "no-such-command: No such file or directory, expected a command"),
-        (["--", "true"], "true: no Python process of it ended normally (exit code 0)"),
+        (["--", "true"], "true: no Python process ended normally (exit code 0)"),
     ],
 )
 def test_bad_input(folder, capsys, words, message):

@@ -61,4 +61,4 @@ def test_ranks_get_their_own_heads_of_each_block_and_give_them_back(tmp_path, ca
     assert convert(tmp_path / "one", tmp_path / "three", "--tp", "3") == 1
     assert "--tp 3: does not divide the 64 rows of word_embeddings.weight" in capsys.readouterr().err
     assert main(["convert", "--input", str(tmp_path / "one"), "--output", str(tmp_path / "hf"), "--to", "hf"]) == 1
-    assert "is a glm checkpoint, whose files do not describe its model" in capsys.readouterr().err
+    assert "is a glm checkpoint, whose files do not describe the model" in capsys.readouterr().err

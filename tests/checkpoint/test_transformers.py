@@ -60,7 +60,7 @@ def test_what_transformers_saves_is_read(tmp_path, name):
     assert apart < BOUND
     if name == "mistral":
         assert source.model.max_positions == 24
-        assert source.notes == ("positions end at 24, where its sliding window would take effect",)
+        assert source.notes == ("positions end at 24, where the sliding window would take effect",)
 
 
 def test_shards_have_an_index_and_old_names_are_read(tmp_path, monkeypatch):

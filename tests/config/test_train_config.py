@@ -114,7 +114,7 @@ def test_uneven_stages_are_deepspeeds(layers, stages):
 
 
 def test_more_stages_than_layers():
-    with pytest.raises(ConfigError, match="num_layers: 2, expected at least one for each of 3 stages"):
+    with pytest.raises(ConfigError, match="num_layers: 2, expected at least one layer for each of 3 stages"):
         balanced_stages(2, 3)
 
 

@@ -259,9 +259,9 @@ def test_parquet_is_lines_of_its_columns(tmp_path):
     [
         (
             ("text", "missing"),
-            r"in\.parquet: no column 'missing', column 'text' of int64, expected text col",
+            r"in\.parquet: no column 'missing', column 'text' of type int64, expected text col",
         ),
-        (("tags",), r"column 'tags' of list<"),
+        (("tags",), r"column 'tags' of type list<"),
     ],
 )
 def test_parquet_without_text(tmp_path, keys, message):

@@ -574,7 +574,7 @@ def test_a_killed_worker_is_an_error(request_of, write_lines, tmp_path, monkeypa
     from ascend_adapt.data import workers
 
     monkeypatch.setattr(workers, "_in_worker", exit_at_once)
-    with pytest.raises(DataError, match="workers: one ended without an error message"):
+    with pytest.raises(DataError, match="workers: a worker process ended without an error message"):
         preprocess(request_of(write_lines(["good"]), workers=2))
     assert not (tmp_path / "out").exists()
 

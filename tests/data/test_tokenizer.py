@@ -137,7 +137,7 @@ def test_a_tokenizer_that_changes_documents_is_refused(save_tokenizer, change):
     file = save_tokenizer(
         lambda tokenizer: getattr(tokenizer, change)(**({"max_length": 5} if "trunc" in change else {}))
     )
-    with pytest.raises(DataError, match="remove it, it would change documents"):
+    with pytest.raises(DataError, match="because it would change documents"):
         load_tokenizer(TokenizerRequest("HFTokenizer", file))
 
 

@@ -278,7 +278,7 @@ def test_too_many_open_files_is_reported_at_once(prefix, tmp_path):
     cache = IndexCache(tmp_path / "c", builds=True)
     cache.load({"n": 1}, lambda: ARRAYS)
     waiting = IndexCache(tmp_path / "c", builds=False)  # for half an hour
-    message = r"Too many open files \(this process may have 3: raise it, such as by `ulimit -n 65536`\)"
+    message = r"Too many open files \(this process may have 3; raise the limit, such as with `ulimit -n 65536`\)"
     with no_more_descriptors(), pytest.raises(DataError, match=message):
         waiting.load({"n": 1}, refuse)
     with no_more_descriptors(), pytest.raises(DataError, match=message):

@@ -52,7 +52,7 @@ def run_dir(tmp_path):
 
 def test_ranks_that_differ_are_named(run_dir):
     report = status_report.of_run(run_dir("2.13.0", "2.13.0", "2.12.0"))
-    assert report.problems == ("rank 2 differs from rank 0: torch is 2.12.0, there 2.13.0",)
+    assert report.problems == ("rank 2 differs from rank 0: torch is 2.12.0 instead of 2.13.0",)
     assert report.outcomes[0].state == "applied"
 
 

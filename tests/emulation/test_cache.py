@@ -26,7 +26,7 @@ def test_it_follows_the_users_own_cache(tmp_path):
 
 def test_a_folder_that_others_may_write_to_is_refused(home):
     home.chmod(0o770)
-    with pytest.raises(EmulationError, match=r"other users may write it, and code is loaded from it — chmod 0700 it"):
+    with pytest.raises(EmulationError, match=r"other users may write to it, and code is loaded from it — chmod 0700"):
         cache.folder({"ASCEND_ADAPT_CACHE": str(home)})
 
 

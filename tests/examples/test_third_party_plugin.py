@@ -36,7 +36,7 @@ def suite(folder: Path, tmp_path: Path, *options: str) -> subprocess.CompletedPr
 def test_the_generated_suite_runs_on_it(installed: Path, tmp_path: Path) -> None:
     job = suite(installed, tmp_path, "--plugin", "quiet_training")
     assert job.returncode == 0, job.stdout + job.stderr
-    assert "4 of 4 patches reached applied, 0 on a real target, 4 on a stand-in" in job.stdout
+    assert "4 of 4 patches were applied, 0 on a real target, 4 on a stand-in" in job.stdout
     assert "quiet_training.no_nvidia_smi (gpt2_recipes is not installed)" in job.stdout
     assert not (tmp_path / "evidence.json").exists()  # a stand-in is not evidence
 

@@ -73,7 +73,7 @@ def test_low_precision_parameters_are_stepped_in_fp32():
 
 def test_wrong_arguments_are_refused():
     params, grads, means, squares, steps = one()
-    with pytest.raises(KernelArgumentError, match="grads: has 0 tensors, params 1"):
+    with pytest.raises(KernelArgumentError, match="grads: has 0 tensors, expected 1 as in params"):
         adamw(params, [], means, squares, steps)
     with pytest.raises(KernelArgumentError, match="two parameters share a counter"):
         adamw(params * 2, grads * 2, means * 2, squares * 2, steps * 2)

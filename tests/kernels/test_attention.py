@@ -294,9 +294,9 @@ def shapes(q=(2, 4, 5, 8), k=(2, 4, 7, 8), v=(2, 4, 7, 8)):
         (
             shapes(),
             {"masked_out": torch.zeros(2, 1, 5, 5, dtype=torch.bool)},
-            "masked_out: has shape [2, 1, 5, 5], expected one that broadcasts to the scores [2, 4, 5, 7]",
+            "masked_out: has shape [2, 1, 5, 5], expected a shape that broadcasts to the scores [2, 4, 5, 7]",
         ),
-        (shapes(), {"bias": torch.zeros(1, 2, 4, 5, 7)}, "bias: has shape [1, 2, 4, 5, 7], expected one that broad"),
+        (shapes(), {"bias": torch.zeros(1, 2, 4, 5, 7)}, "bias: has shape [1, 2, 4, 5, 7], expected a shape that"),
         (shapes(k=(2, 4, 7, 16)), {}, "q [2, 4, 5, 8], k [2, 4, 7, 16], v [2, 4, 7, 8]: expected"),
         (shapes(k=(2, 3, 7, 8), v=(2, 3, 7, 8)), {}, "4 heads are not a multiple of 3 key heads"),
         (shapes(q=(4, 5, 8)), {}, "q: has shape [4, 5, 8], expected [B, N, Q, D]"),

@@ -245,7 +245,7 @@ def test_a_vocabulary_split_over_two_ranks_gives_the_same_results(tmp_path):
         (torch.tensor([1, 2]), {"label_smoothing": "a"}, "label_smoothing: is 'a', expected a number"),
         (torch.tensor([1, 2]), {"ignore_index": 1.5}, "ignore_index=1.5: expected an int"),
         (torch.tensor([1, 2]), {"vocab_range": 5}, "vocab_range=5: expected"),
-        (torch.tensor([1, 2]), {"vocab_range": (5, 10)}, "vocab_range=(5, 10): without a group logits holds all 5"),
+        (torch.tensor([1, 2]), {"vocab_range": (5, 10)}, "vocab_range=(5, 10): given without a group, expected None"),
     ],
 )
 def test_wrong_arguments_are_refused(targets, given, words):

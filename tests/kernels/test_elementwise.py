@@ -129,14 +129,14 @@ def test_rotary_of_a_key_too():
     ("call", "words"),
     [
         (lambda: rms_norm(torch.randn(2, 3), torch.randn(2)), "weight: has shape [2], x [2, 3] requires [3]"),
-        (lambda: layer_norm(torch.randn(2, 3), None, torch.randn(3)), "bias: is given without a weight"),
+        (lambda: layer_norm(torch.randn(2, 3), None, torch.randn(3)), "bias: given without a weight"),
         (lambda: swiglu(torch.randn(2, 3)), "x: has shape [2, 3], expected an even last axis"),
         (lambda: gelu(torch.randn(2, 3), approximate="erf"), "approximate='erf': expected none or tanh"),
         (lambda: gelu(torch.ones(2, 3, dtype=torch.int64)), "x: is torch.int64 [2, 3], expected a float tensor"),
         (lambda: rotary(torch.randn(2, 4), *[torch.randn(6)] * 2), "expected an even last axis of at most 4"),
         (
             lambda: rotary(torch.randn(2, 5, 4), *[torch.randn(3, 4)] * 2),
-            "cos: has shape [3, 4], expected one that broadcasts to [2, 5, 4]",
+            "cos: has shape [3, 4], expected a shape that broadcasts to [2, 5, 4]",
         ),
         (lambda: rms_norm(torch.randn(2, 3), [1.0] * 3), "weight: is list, expected a float tensor [3]"),
         (lambda: layer_norm(torch.randn(2, 3), torch.ones(3, dtype=torch.int32)), "weight: is torch.int32 [3]"),
@@ -148,11 +148,11 @@ def test_rotary_of_a_key_too():
         (lambda: rotary(torch.randn(2, 4), torch.randn(4), torch.randn(2)), "sin: has shape [2], cos [4] requires [4]"),
         (
             lambda: rotary(torch.randn(2, 4), *[torch.randn(4)] * 2, key=torch.randn(2, 6)),
-            "key: is [2, 6] torch.float32, x [2, 4] torch.float32; expected one dtype",
+            "key: is [2, 6] torch.float32, x [2, 4] torch.float32, expected the same dtype",
         ),
         (
             lambda: rotary(torch.randn(3, 2, 4), *[torch.randn(2, 4)] * 2, key=torch.randn(3, 5, 4)),
-            "cos: has shape [2, 4], expected one that broadcasts to [3, 5, 4]",
+            "cos: has shape [2, 4], expected a shape that broadcasts to [3, 5, 4]",
         ),
     ],
 )

@@ -101,7 +101,7 @@ def test_the_finite_fills_differ_in_fully_masked_rows_and_for_low_scores():
         (
             torch.randn(2, 3, 4, 5),
             {"masked_out": torch.zeros(2, 4, 5, dtype=torch.bool)},
-            "masked_out: has shape [2, 4, 5], expected one that broadcasts to the scores [2, 3, 4, 5]",
+            "masked_out: has shape [2, 4, 5], expected a shape that broadcasts to the scores [2, 3, 4, 5]",
         ),
         (torch.randn(2, 5), {"scale": torch.ones(5)}, "scale: is torch.float32 [5], expected a number"),
         (torch.randn(2, 5), {"scale": None}, "scale: is None, expected a number"),

@@ -99,7 +99,7 @@ def attention_call(shape=(1, 2, 4, 64), dtype=torch.float16, **given):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (attention_call(dtype=torch.float64), "it takes no float64"),
+        (attention_call(dtype=torch.float64), "it does not take float64"),
         (attention_call((1, 2, 4, 1024)), attention_limits.HEAD_SIZE.unmet(False, "D is 1024")),
         (attention_call((1, 512, 4, 64)), attention_limits.HEADS.unmet(False, "N is 512")),
         (attention_call((1, 1, 1_000_001, 1)), "Sq is 1000001, Skv is 1000001, expected: the lengths"),
@@ -143,7 +143,7 @@ def softmax_call(shape=(1, 2, 64, 64), fill=FINITE, mask=True, causal=False, dty
             softmax_call((1, 2, 8192, 64)),
             "its last two sizes are multiples of 32 in [32, 4096]",
         ),
-        (softmax_call(dtype=torch.float64), "it takes no float64"),
+        (softmax_call(dtype=torch.float64), "it does not take float64"),
     ],
 )
 def test_softmax_names_the_limit(call, words):

@@ -222,4 +222,4 @@ def test_torch_npus_compile_mode_is_for_an_npu(ascend_run, tmp_path, options, wh
     (tmp_path / "train.py").touch()
     job = ascend_run(*options, "--npu-compile-mode", "jit", "train.py")
     assert job.returncode == 2
-    assert job.stderr == f"ascend-run: --npu-compile-mode jit: needs an NPU, but {why} — leave it out\n"
+    assert job.stderr == f"ascend-run: --npu-compile-mode jit: needs an NPU, but {why} — remove the option\n"

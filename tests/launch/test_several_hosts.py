@@ -319,7 +319,7 @@ ON_SOME = ("--launcher", "ssh", "--log-dir", "run", "-H", "hosts", "reported.py"
 
 def test_the_dry_run_says_that_the_hosts_decide_on_the_device(ascend_run, stub):
     (note,) = json.loads(ascend_run("--dry-run", *ON_SOME, **stub).stdout)["notes"]
-    assert note.startswith("device: cpu on this host; each host of the job detects its own at the start")
+    assert note.startswith("device: cpu on this host; each host of the job detects its own when it starts")
     asked = ascend_run("--dry-run", *ON_SOME, ASCEND_ADAPT_DEVICE="cpu", **stub)
     assert "notes" not in json.loads(asked.stdout)
 
@@ -395,7 +395,7 @@ def test_which_machines(argv, wanted, tmp_path, monkeypatch):
     [
         (["-H", "hosts", "--nnodes", "3"], "2 hosts are left"),
         (["-H", "hosts", "--nproc", "5"], "w-1 has 4 slots"),
-        (["-H", "hosts", "--node-rank", "1"], "the hostfile gives both"),
+        (["-H", "hosts", "--node-rank", "1"], "the hostfile determines both"),
     ],
 )
 def test_machines_that_are_not_there(argv, says, tmp_path, monkeypatch):

@@ -110,7 +110,7 @@ def test_a_damaged_one_is_passed_over(saved, tmp_path, damage):
     assert messages[0].startswith(f"warning: {folder / 'iter_0000004'} is damaged (")
     assert messages[1] == f"resuming from {folder / 'iter_0000002'}, iteration 2"
     DAMAGES[damage](folder / "iter_0000002") if damage != "gone" else (folder / "iter_0000002").rename(folder / "gone")
-    with pytest.raises(TrainingError, match="no valid checkpoint, expected one .* — restore one"):
+    with pytest.raises(TrainingError, match="no valid checkpoint, expected one .* — restore a checkpoint"):
         load(filled(Checkpoint(load=str(folder)), 7))
 
 
@@ -144,7 +144,7 @@ def test_a_loss_scale_is_restored_into_a_dynamic_scale(saved):
     settings = replace(config(), checkpoint=Checkpoint(load=str(saved)), precision=precision)
     trainer = Trainer(settings, meshes.build(settings.parallel, torch.device("cpu")))
     assert load(trainer)[1][1:] == [
-        "the loss scale starts at 256: none was loaded",
+        "the loss scale starts at 256, because no loss scale was loaded",
         "precision.dtype: fp32 -> fp16, the configured value is used",
     ]
     assert trainer.scaler.scale == 256.0
@@ -297,7 +297,7 @@ def test_sigterm_saves_and_ends_and_the_run_resumes_bit_for_bit(settings, tmp_pa
     loop.train(settings, "unused", first)
     assert signal.getsignal(signal.SIGTERM) is before
     assert len(first.steps) == 4
-    assert first.said[-1] == "stopping after iteration 4, as a signal or the time limit asks"
+    assert first.said[-1] == "stopping after iteration 4, as requested by a signal or the time limit"
     then = run(settings)
     assert then.said[0] == f"resuming from {tmp_path / 'saved' / 'iter_0000004'}, iteration 4"
     assert first.losses + then.losses == whole.losses
@@ -310,7 +310,7 @@ def test_sigusr1_saves(settings, tmp_path, exit_signals, steps):
     loop.train(replace(settings, iterations=6, checkpoint=checkpoint, exit_signals=exit_signals), "unused", log)
     assert len(log.steps) == steps
     assert [line for line in log.said if line.startswith("saving")][0] == f"saving {tmp_path}/saved/iter_0000004"
-    asked = "asked to save by a signal after iteration 4: the run continues"
+    asked = "save requested by a signal after iteration 4: the run continues"
     assert (asked in log.said) == (not exit_signals)
 
 
@@ -337,7 +337,7 @@ def test_another_model_is_never_resumed_silently(saved, tmp_path):
     assert load(filled(checkpoint, 7, model=replace(GPT2, hidden_dropout=0.5)))[1][1:] == []
     fewer = {"model": replace(GPT2, num_layers=2), "parallel": replace(config().parallel, stages=(2,))}
     with pytest.raises(
-        TrainingError, match=r"has model\.layers\.2\..*, and 23 other parameters that this model does no"
+        TrainingError, match=r"has model\.layers\.2\..* and 23 other parameters that this model does no"
     ):
         load(filled(checkpoint, 7, **fewer))
     messages = load(filled(replace(checkpoint, finetune=True), 7, **fewer))[1]
@@ -353,7 +353,7 @@ def test_a_schedule_that_counts_in_another_unit_continues(saved):
     assert progress.scheduled == {"samples": 32, "iterations": 4}[other]
     assert messages[1:] == [
         f"schedule.unit: {made.schedule.unit} -> {other}, the configured value is used",
-        f"the schedule continues from {progress.scheduled} {other}: it was counted in {made.schedule.unit}",
+        f"the schedule continues from {progress.scheduled} {other}; the checkpoint counted it in {made.schedule.unit}",
     ]
 
 
@@ -383,8 +383,8 @@ def test_another_schedule_is_refused_by_default(saved):
         load(with_another_schedule(saved, "match"))
     assert str(error.value) == (
         f"{saved / 'iter_0000004'}: {differences}; expected the same schedule — restore the values, or resume with "
-        "--override-opt_param-scheduler for the new ones or --use-checkpoint-opt_param-scheduler for those of the "
-        "checkpoint"
+        "--override-opt_param-scheduler (new values) or --use-checkpoint-opt_param-scheduler (values of the "
+        "checkpoint)"
     )
 
 
@@ -423,7 +423,10 @@ def test_generators_are_those_of_the_same_ranks_only(saved, tmp_path):
         drawn.append((torch.rand(1), load(trainer)[1][1:], torch.rand(1)))
     assert [messages for _, messages, _ in drawn] == [
         [],
-        ["dropout draws different numbers: the layout differs, or no generator state was loaded"],
+        [
+            "dropout masks differ from an uninterrupted run: the parallel layout differs, or no generator state was "
+            "loaded"
+        ],
     ]
     first, (again, _, _) = drawn[0][2], drawn[1]
     assert drawn[1][2] not in (first, again)

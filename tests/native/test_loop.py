@@ -133,7 +133,7 @@ def test_samples_that_will_not_last_are_reported_before_the_first_step(settings,
     run(replace(settings, iterations=20, exit_interval=18, checkpoint=Checkpoint(save=kept)))
     smaller = replace(settings, iterations=20, batch=Batch(1, 2, 2), checkpoint=Checkpoint(load=kept))
     with pytest.raises(
-        DataError, match="train: 0 samples left after 144, expected 4 for the 2 steps to come — set more"
+        DataError, match="train: 0 samples left after 144, expected 4 for the remaining 2 steps — increase"
     ):
         run(smaller)
 
@@ -235,7 +235,7 @@ def test_the_time_limit(settings, tmp_path):
     assert len(log.steps) == 1
     assert log.said[-2:] == [
         f"saving {tmp_path / 'saved' / 'iter_0000001'}",
-        "stopping after iteration 1, as a signal or the time limit asks",
+        "stopping after iteration 1, as requested by a signal or the time limit",
     ]
 
 
@@ -318,11 +318,13 @@ def test_samples_of_text_are_generated_at_each_evaluation(settings, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"parallel": Parallel(pipeline=2, stages=(2, 2))}, "2 pipeline stages, of which none has the full model"),
+        ({"parallel": Parallel(pipeline=2, stages=(2, 2))}, "2 pipeline stages, none of which has the full model"),
         ({"eval_interval": 0}, "no evaluations"),
         ({}, "no tokenizer given"),
     ],
 )
 def test_runs_that_cannot_generate_samples_are_refused(settings, changes, why):
-    with pytest.raises(ConfigError, match=f"--sample-prompts: with .*{why}.* — change it, or leave the samples out"):
+    with pytest.raises(
+        ConfigError, match=f"--sample-prompts: with .*{why}.* — change these settings, or omit --sample-prompts"
+    ):
         replace(settings, text_samples=TextSamples(("a",)), **changes)

@@ -99,5 +99,5 @@ def test_an_interrupted_run_reports_it_in_one_line(settings, tmp_path, monkeypat
         main([str(tmp_path / "config.yaml")], environ)
     if not debug:
         assert ended.value.code == 130
-        reported = "ascend_adapt: rank 0: interrupted by SIGINT, which saves no checkpoint; SIGTERM does\n"
+        reported = "ascend_adapt: rank 0: interrupted by SIGINT, which saves no checkpoint; SIGTERM saves one\n"
         assert capsys.readouterr().err == reported

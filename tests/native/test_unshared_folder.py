@@ -53,14 +53,14 @@ def test_a_host_that_sees_the_folder_late_is_waited_for(tmp_path, monkeypatch):
     assert save_lock._wrong_with(tmp_path, "process 1") is None
     later.join()
     monkeypatch.setattr(save_lock, "PATIENCE", 0.0)
-    assert save_lock._wrong_with(tmp_path, "process 2") == f"on {socket.gethostname()} sees another"
+    assert save_lock._wrong_with(tmp_path, "process 2") == f"on {socket.gethostname()} sees another folder"
 
 
 def test_a_checkpoint_that_one_host_has_is_not_loaded(settings, tmp_path):
     run(replace(settings, iterations=1, eval_interval=0, checkpoint=Checkpoint(save=str(tmp_path / "host-0" / "kept"))))
     done = train_apart(settings, tmp_path, Checkpoint(load="kept"))
     assert done.returncode == 1
-    assert "kept/iter_0000001 is damaged (rank 1 sees another checkpoint: it does not exist)" in done.stderr
+    assert "kept/iter_0000001 is damaged (rank 1 sees a different checkpoint: it does not exist)" in done.stderr
     assert "Traceback" not in done.stderr
 
 

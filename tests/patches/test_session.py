@@ -50,7 +50,7 @@ def test_a_patch_is_armed_then_applied_then_reverted(site: Site, enable: Enable)
 def test_a_patch_whose_target_was_never_imported_says_so_at_the_end(site: Site, enable: Enable) -> None:
     enable(counting("upstream:f", []))
     outcome = ascend_adapt.disable()["counting"]
-    assert (outcome.state, outcome.reason) == ("reverted", "was armed, its target was never imported")
+    assert (outcome.state, outcome.reason) == ("reverted", "was armed, but its target was never imported")
 
 
 @pytest.mark.parametrize("target", ["upstream:gone", "upstream:Engine.gone", "upstream:Gone.f", "upstream:f.inner"])

@@ -130,7 +130,7 @@ print("went", (start - model.weight).norm().item())
     warned = job.stdout + job.stderr
     assert (
         warned.count(
-            "ascend_adapt: gradient_clipping 0.001: this DeepSpeed's ZeRO-1 and ZeRO-2 clip float16 only, not float32"
+            "ascend_adapt: gradient_clipping 0.001: ZeRO-1 and ZeRO-2 of this DeepSpeed only clip float16, not float32"
         )
         == reported
     )

@@ -266,7 +266,7 @@ def test_int32_metadata_is_widened_and_checked(tmp_path):
     env = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "DS_BUILD_SHM_COMM": "0"}
     adapted = subprocess.run([sys.executable, script, "adapted"], capture_output=True, text=True, timeout=120, env=env)
     assert adapted.returncode == 0, adapted.stderr
-    assert "a tensor of [2, 4] has 8 elements, its parts end at 6" in adapted.stdout
+    assert "a tensor of [2, 4] has 8 elements, but its parts end at 6" in adapted.stdout
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_wait_ends_when_the_builder_is_killed_and_says_what_it_waits_for(lock,
     with (
         caplog.at_level(logging.WARNING, "ascend_adapt"),
         ascend_adapt.enabled(device="cpu"),
-        pytest.raises(RuntimeError, match=r"lock: the compiling process ended .* start the job again"),
+        pytest.raises(RuntimeError, match=r"lock: the compiling process has ended .* start the job again"),
     ):
         FileBaton(str(lock)).wait()
     assert time.monotonic() - began_s < 20

@@ -563,7 +563,7 @@ def test_training_v2_0_imports_the_evaluation_harness_only_where_it_is_asked_for
         return
     (reported,) = reported  # before training
     assert reported.startswith(f"eval_tasks: cannot be imported ({'TypeError' if harness else 'ModuleNotFoundError'}: ")
-    assert "needed for eval_tasks — pip install lm_eval==0.3.0 best_download" in reported
+    assert "but eval_tasks need it — pip install lm_eval==0.3.0 best_download" in reported
 
 
 def test_the_tools_of_both_versions_convert_to_todays_transformers(neox: Site) -> None:

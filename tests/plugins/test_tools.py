@@ -74,4 +74,4 @@ except ModuleNotFoundError as error:
     print(error)
 """,
     )
-    assert "nltk: not installed, needed for --split-sentences" in reported
+    assert "nltk: is not installed, but --split-sentences needs it" in reported

@@ -124,7 +124,7 @@ def test_explain_prints_lines_codes_and_the_next_step(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "hccl_socket_timeout: a rank waited" in said
     assert "rank-0.log:2: EI0006" in said
-    assert "  EI0006: a connection between ranks was not made in time" in said
+    assert "  EI0006: a connection between ranks was not established in time" in said
     assert main(["explain", str(tmp_path / "none.log")]) == 2
 
 

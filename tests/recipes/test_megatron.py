@@ -245,8 +245,8 @@ def test_interleaved_stages():
         ("--save c", "--save: without --save-interval"),
         ("--train-samples 5", "--train-iters, --train-samples: expected one of the two"),
         ("--lr-warmup-iters 5", "given together with the length of a warmup"),
-        ("--split 1,2,3,4", "split: '1,2,3,4', expected shares of train, valid and test"),
-        ("--split all", "split: 'all', expected shares of train, valid and test"),
+        ("--split 1,2,3,4", "split: '1,2,3,4', expected shares for train, valid and test"),
+        ("--split all", "split: 'all', expected shares for train, valid and test"),
         ("--adam-beta2 1.0", "second beta of Adam: 1.0, expected at least 0 and below 1"),
         ("--initial-loss-scale 0", "initial loss scale: 0.0, expected a finite number above 0"),
         ("--eval-iters -1", "eval_iterations: -1, expected at least 0"),
@@ -269,7 +269,7 @@ def test_an_invalid_command_line_is_one_sentence(more, message):
         ("{", "is not JSON"),
         ("[]", "is a list, expected an object"),
         ('{"zero_optimisation": {}}', r"zero_optimisation is unknown — did you mean zero_optimization\?"),
-        ('{"amp": {"enabled": true}}', "amp is switched on"),
+        ('{"amp": {"enabled": true}}', "amp is enabled"),
         (
             '{"fp16": {"enabled": true}, "train_batch_size": 64}',
             "train_batch_size 64, expected 8 as on the command line",
@@ -332,7 +332,7 @@ def test_all_problems_of_a_command_line_are_reported_at_once():
 def test_everything_that_is_missing_is_named_and_nothing_that_follows_from_it():
     assert [problem.partition(": ")[0] for problem in problems_of("--log-interval 1")] == [
         *("--num-layers", "--hidden-size", "--num-attention-heads", "--micro-batch-size", "--lr"),
-        *("--train-iters, --train-samples", "GPT2BPETokenizer", "--data-path"),
+        *("--train-iters, --train-samples", "GPT2BPETokenizer", "--data-path, --train-data-path"),
     ]
 
 

@@ -69,7 +69,7 @@ def test_a_hostfile_of_the_configuration_that_does_not_exist_is_this_machine(tmp
     recipe = neox.read([*argv, "--global_num_gpus", "2"])
     assert (recipe.hostfile, recipe.ranks_per_node) == (None, 2)
     (said,) = (note for note in recipe.build(2)[1] if "hostfile" in note)
-    assert said == "hostfile: /mock_path of the configuration does not exist, so only this host is used"
+    assert said == "hostfile: /mock_path named by the configuration does not exist, so only this host is used"
     assert neox.read([*argv, "--hostfile", "/mock_path"]).hostfile == "/mock_path", "a typing error, which is refused"
     (tmp_path / "hosts").write_text("a slots=2\nb slots=2\n")
     there = neox.read([*argv[:3], "--vocab-size", "1000", "--hostfile", str(tmp_path / "hosts")])
@@ -203,12 +203,12 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ),
         (
             '{"zero_optimization": {"zero_quantized_weights": true}}',
-            "zero_quantized_weights: True, and the native trainer",
+            "zero_quantized_weights: True, but the native trainer",
         ),
         ('{"fp16": {"enabled": true, "loss_scal": 0}}', r"fp16.loss_scal: is unknown — did you mean loss_scale\?"),
-        ('{"fp16": {"consecutive_hysteresis": true}}', "fp16.consecutive_hysteresis: True, and the native trainer"),
+        ('{"fp16": {"consecutive_hysteresis": true}}', "fp16.consecutive_hysteresis: True, but the native trainer"),
         ('{"fp16": true}', "fp16: True, expected dict"),
-        ('{"split": "0,1,1"}', "split: '0,1,1', expected shares of train, valid and test, that of train above 0"),
+        ('{"split": "0,1,1"}', "split: '0,1,1', expected shares for train, valid and test, with train above 0"),
         ('{"save": "s"}', "save: without checkpoint-factor"),
         ('{"train_batch_size": 7}', "train batch: 7, expected a multiple of micro batch 2 x data ranks 2 = 4"),
         ('{"model-parallel-size": 3}', "pipe-parallel-size 1 x model-parallel-size 3 = 3"),
@@ -376,7 +376,9 @@ def test_another_architecture_is_refused_by_name(tmp_path, kind):
     with pytest.raises(ConfigError) as raised:
         read(tmp_path, small=f"{{{MAMBA.replace('mamba', kind, 1)}}}")
     first, *others = str(raised.value).split("\n")
-    assert first.startswith(f"attention_config: {kind} layers, expected global or flash — the native trainer has only")
+    assert first.startswith(
+        f"attention_config: {kind} layers, expected global or flash — the native trainer supports only"
+    )
     assert not any("heads" in other for other in others)
 
 
@@ -386,7 +388,8 @@ def test_all_problems_of_the_files_are_reported_at_once(tmp_path):
         read(tmp_path, more=keys)
     named = str(raised.value)
     for problem in (
-        "save_interval: unknown to neox (EleutherAI/gpt-neox@ea7aefd8) — give checkpoint_factor, which is the same",
+        "save_interval: unknown to neox (EleutherAI/gpt-neox@ea7aefd8) — give checkpoint_factor, which has the same "
+        "meaning",
         "fp16: 3, expected",
         "weight_decay: 'much', expected",
         "extra_save_iters: ['x'], expected integers",

@@ -29,7 +29,7 @@ def test_the_guides_run():
     assert (config.schedule.dialect, config.schedule.warmup, config.schedule.decay) == ("oneflow", 3200, 320000)
     assert config.logging.table
     assert config.eval_interval == 0  # it never evaluates
-    assert any("numpy lacks OneFlow's random generator" in note for note in notes)
+    assert any("numpy does not have OneFlow's random generator" in note for note in notes)
     assert any("multihead_attention_fusion" in note for note in notes)
 
 

@@ -27,7 +27,7 @@ def test_an_armed_patch_may_yet_become_what_it_is_elsewhere(later):
 )
 def test_a_patch_that_never_becomes_the_same_is_a_difference(one, other):
     (difference,) = agreement.differences(facts_of(r0=one, r1=one, r2=other))
-    assert str(difference) == f"rank 2 differs from rank 0: {NAME} is {other}, there {one}"
+    assert str(difference) == f"rank 2 differs from rank 0: {NAME} is {other} instead of {one}"
 
 
 @pytest.mark.parametrize("later", ["armed", "applied", "skipped"])
@@ -39,7 +39,7 @@ def test_a_fact_that_one_rank_does_not_have():
     facts = facts_of(r0="armed", r3="armed")
     del facts[3]["start"][NAME]
     (difference,) = agreement.differences(facts)
-    assert str(difference) == f"rank 3 differs from rank 0: {NAME} is missing, there armed"
+    assert str(difference) == f"rank 3 differs from rank 0: {NAME} is missing instead of armed"
     assert agreement.digest(facts[0]["start"]) != agreement.digest(facts[3]["start"])
 
 
@@ -49,7 +49,7 @@ def test_only_facts_of_the_same_moment_are_compared():
     facts[0]["first apply"] = {"torch": "2.13.0", "patch own.one": "applied", NAME: "skipped"}
     facts[2]["end"] = {"torch": "none"}
     assert [str(one) for one in agreement.differences(facts)] == [
-        f"rank 2 differs from rank 0: {NAME} is skipped, there armed"
+        f"rank 2 differs from rank 0: {NAME} is skipped instead of armed"
     ]
     # Rank 0 alone imported something first, before the script added a plugin and a path.
     facts[1]["first apply"] = {"torch": "2.13.0", "patch own.two": "applied", "deepspeed": "0.19.8", NAME: "skipped"}
@@ -61,10 +61,10 @@ def test_only_facts_of_the_same_moment_are_compared():
     facts[1]["end"] = {"torch": "2.13.0", "patch own.one": "lost"}
     facts[0]["end"] = {"torch": "2.13.0", "patch own.one": "applied"}
     assert [str(one) for one in agreement.differences(facts)] == [
-        f"rank 2 differs from rank 0: {NAME} is skipped, there armed",
-        "rank 1 differs from rank 0: patch own.one is lost, there applied",
-        "rank 2 differs from rank 0: patch own.one is missing, there applied",
-        "rank 2 differs from rank 0: torch is none, there 2.13.0",
+        f"rank 2 differs from rank 0: {NAME} is skipped instead of armed",
+        "rank 1 differs from rank 0: patch own.one is lost instead of applied",
+        "rank 2 differs from rank 0: patch own.one is missing instead of applied",
+        "rank 2 differs from rank 0: torch is none instead of 2.13.0",
     ]
 
 
@@ -89,7 +89,7 @@ def test_only_the_same_call_must_have_the_same_backend():
     }
     at_the_end = {rank: {"end": facts} for rank, facts in stages.items()}
     assert [str(one) for one in agreement.differences(at_the_end)] == [
-        "rank 2 differs from rank 0: kernel attention of q [2, 4] is cudnn, there flash"
+        "rank 2 differs from rank 0: kernel attention of q [2, 4] is cudnn instead of flash"
     ]
     assert agreement.digest(stages[0]) == agreement.digest(stages[2])
 

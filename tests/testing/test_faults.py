@@ -83,7 +83,7 @@ def test_a_guarded_use_is_no_fault(source: str, expected: str, site: Site) -> No
 
 @pytest.mark.parametrize("arguments", [{}, {"reason": " "}, {"at": "up:f"}])
 def test_a_symptom_says_something(arguments: dict[str, str]) -> None:
-    with pytest.raises(PatchSpecError, match="expected either code that shows the fault or reason="):
+    with pytest.raises(PatchSpecError, match="neither or both given, expected one — give code that shows the fault"):
         Symptom(**arguments)
     with pytest.raises(PatchSpecError, match="is not Python"):
         Symptom("x +")

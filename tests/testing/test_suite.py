@@ -49,7 +49,7 @@ def test_another_pytest_run_does_not_notice_it(tmp_path: Path) -> None:
         (["--plugin", "os"], "--plugin os: registers no patches"),
         (["--upstream", "missing"], "--upstream missing: is not a folder"),
         (["--upstream", "."], "--upstream .: contains none of "),
-        (["-n", "2"], "-n, --dist: the suite collects results in one process"),
+        (["-n", "2"], "-n, --dist: several processes, expected one"),
         (["--evidence", "/dev/null/x"], "--evidence /dev/null/x: "),
         (["--evidence", "raises_at_once.py"], "raises_at_once.py: is not a file of evidence records"),
         (["--hardware"], "--hardware: "),
@@ -102,7 +102,7 @@ def test_it_runs_in_a_project_with_a_pytest_configuration_of_its_own(tmp_path: P
     (tmp_path / "src" / "plugin_of_ours.py").write_text(PLUGIN.format(top="", terms=TERMS))
     job = pytest_in(tmp_path, "--plugin", "plugin_of_ours", "-k", "not compile", "-n", "0")
     assert job.returncode == 0, job.stdout + job.stderr
-    assert "1 of 1 patches reached applied, 1 on a real target" in job.stdout
+    assert "1 of 1 patches were applied, 1 on a real target" in job.stdout
 
 
 # Each makes the engine wrong in one way; the scenarios beside it must see it.

@@ -13,7 +13,7 @@ from ascend_adapt.alignment.step_view import Key
 
 
 class Backward:
-    """The backward pass of one step of both runs."""
+    """Judges the backward pass of one step of both runs."""
 
     def __init__(self, step: Step) -> None:
         self._step, self._pair = step, step.pair
@@ -42,10 +42,10 @@ class Backward:
         return min((row for row in rows if row is not None), default=None)
 
     def _last_consumers(self) -> dict[Key, list[str]]:
-        """Return, for the last call in the order of the backward pass that shares an input, the names of all that do.
+        """Return the names of the calls that share an input, by the last of them in the order of the backward pass.
 
-        The gradient of an input is the sum over its consumers, so it is judged when all of them are known. A
-        call that only passes its input to calls inside it does not count.
+        The gradient of an input is the sum over its consumers, so it is judged at the last of them. A call that only
+        passes its input to calls inside it is not a consumer.
         """
         by_row: dict[int, list[Key]] = defaultdict(list)
         rows = {key: self._input_rows(key) for key in self._pair.a.calls if self._pair.has(key)}
@@ -69,7 +69,7 @@ class Backward:
         return {row for row in rows if row is not None}
 
     def _output(self, around: Key | None, key: Key, known: float) -> Finding | None:
-        """Judge the gradients of a call's outputs, which the code around it computes."""
+        """Judge the gradients of a call's outputs, which the surrounding code computes."""
         limit = self._pair.allowed(key if around is None else around) + bounds.GAIN * known
         for path, error in self._pair.errors(key, "outputs", "gradient").items():
             if error > limit:
@@ -104,7 +104,7 @@ class Backward:
         for path, error in self._pair.errors(key, "inputs", "gradient").items():
             self._step.keep_largest("backward", error, self._step.name(key))
             if error > limit:
-                what = "the gradient of its input differs, that of its output agrees"
+                what = "the gradient of its input differs, but that of its output agrees"
                 together = self._consumers[key]
                 if len(together) > 1:
                     what += f"; the input is shared by {', '.join(together)}: any of them may be the cause"
@@ -115,7 +115,7 @@ class Backward:
         return None
 
     def _size_of_terms(self, key: Key) -> float:
-        """Return the size of the terms summed over positions into a weight's gradient; they may cancel."""
+        """Return the size of the terms that are summed over positions into a weight's gradient; these may cancel."""
         sizes = []
         for part, of in (("outputs", "gradient"), ("inputs", "row")):
             for entries in self._pair.a.tensors(key, part).values():
@@ -129,14 +129,14 @@ class Backward:
         return sizes[0] * max(1.0, sizes[1])
 
     def _parameter(self, name: tuple[int, str, int], key: Key | None, known: float, size: float) -> Finding | None:
-        """Judge the gradient that one backward pass adds to a parameter, once."""
+        """Judge the gradient that one backward pass adds to a parameter; each gradient is judged once."""
         pair, at = self._pair, key or owner(name[:2])
         if name in self._checked or name not in pair.a.gradients:
             return None
         self._checked.add(name)
         moment = pair.a.gradients[name][0]["row"]
         if name not in pair.b.gradients:
-            what = f"{name[1]} gets no gradient in B"
+            what = f"{name[1]} has no gradient in B"
             return self._step.finding("backward", at, what, math.inf, 0.0, moment=moment)
         one, other = pair.a.value(pair.a.gradients[name]), pair.b.value(pair.b.gradients[name])
         apart = pair.compared(one, other, name[1])
@@ -154,7 +154,7 @@ class Backward:
         limit = (own + bounds.GAIN * known) * (max(1.0, size / norm) if norm else 1.0)
         self._step.keep_largest("backward", apart, name[1])
         if apart > limit:
-            what = f"the gradient of {name[1]} differs, that of the output agrees"
+            what = f"the gradient of {name[1]} differs, but that of the output agrees"
             both = f"A: {one}", f"B: {other}"
             return self._step.finding("backward", at, what, apart, limit, *both, replay=True, moment=moment)
         return None

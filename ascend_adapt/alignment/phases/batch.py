@@ -9,7 +9,7 @@ from ascend_adapt.alignment.step_view import Key
 
 
 def first(step: Step) -> Finding | None:
-    """Return the first input of the model, other than one that a module computed, that differs."""
+    """Return the first input of the model that differs, leaving out inputs that a module computed."""
     for key in _outermost(step):
         for path, error in step.pair.errors(key, "inputs").items():
             mine, theirs = (side.tensors(key, "inputs")[path][0] for side in (step.pair.a, step.pair.b))
@@ -21,6 +21,6 @@ def first(step: Step) -> Finding | None:
 
 
 def _outermost(step: Step) -> list[Key]:
-    """Return the script's calls of the model that it calls first."""
+    """Return the script's calls of the first model that it calls."""
     tops = [key for key in step.pair.inside(None) if not key[3]]
     return [key for key in tops if key[:2] == tops[0][:2]]

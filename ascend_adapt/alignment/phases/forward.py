@@ -1,4 +1,4 @@
-"""Judges the forward pass, and the parts that activation checkpointing recomputes in the backward pass."""
+"""Judges the forward pass, and what activation checkpointing recomputes during the backward pass."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def _visit(step: Step, key: Key, phase: str) -> Finding | None:
     for path, error in pair.errors(key, "outputs").items():
         step.keep_largest(phase, error, step.name(key))
         if error > limit:
-            what = "its output differs, its inputs and weights agree"
+            what = "its output differs, but its inputs and weights agree"
             if inner:
-                what += f"; so do the results of the modules inside it: its own code after {step.name(inner[-1])}"
+                what += f"; the modules inside it agree as well, so its code after {step.name(inner[-1])} differs"
             return step.finding_at(phase, key, what, error, limit, (key, "outputs", path))
     return None
 
 
 def _input(step: Step, around: Key | None, key: Key, own: float, known: float, phase: str) -> Finding | None:
-    """Judge the input of a call, which the code around it computes."""
+    """Judge the inputs of a call, which the surrounding code computes."""
     path, error = max(step.pair.errors(key, "inputs").items(), key=lambda item: item[1], default=("", 0.0))
     limit = own + bounds.GAIN * known
     if error > limit:
-        what = f"its code before the call of {step.name(key)} differs: input {shown(path)} of that module"
+        what = f"the code before its call of {step.name(key)} differs: input {shown(path)} of that module"
         return step.finding_at(phase, around, what, error, limit, (key, "inputs", path))
     return None

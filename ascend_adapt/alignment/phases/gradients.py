@@ -14,18 +14,18 @@ from ascend_adapt.alignment.step_view import Pair, WeightKey
 def first(step: Step, updates: list[Update]) -> Finding | None:
     """Return the gradient difference that arises between the backward pass and the optimizer.
 
-    Clipping scales all gradients by their global norm. So one gradient that differs by more than a factor
-    explains the others, which differ only by a factor.
+    Clipping scales all gradients by their global norm. So a gradient that differs in more than its scale explains why
+    the others differ in scale only.
     """
     found = [each for each in map(_reduced, updates) if each is not None]
     return min(found, key=lambda each: each[0])[1] if found else None
 
 
 def _reduced(update: Update) -> tuple[bool, Finding] | None:
-    """Return whether a gradient differs only by a factor, and the finding."""
+    """Return whether a gradient differs only by a factor, and the finding for it."""
     step, pair, name = update.step, update.step.pair, update.name[1]
     if ("gradient" in update.mine) != ("gradient" in update.theirs):
-        what = f"{name} gets no gradient in {'A' if 'gradient' in update.theirs else 'B'}"
+        what = f"{name} has no gradient in {'A' if 'gradient' in update.theirs else 'B'}"
         return False, update.finding("gradients", what, math.inf, 0.0)
     if "gradient" not in update.mine:
         return None
@@ -39,7 +39,7 @@ def _reduced(update: Update) -> tuple[bool, Finding] | None:
     if apart <= limit:
         return None
     factor, rest = values.factor(one, other)
-    what = f"the gradient of {name} differs in the optimizer, and agrees in the backward pass: "
+    what = f"the gradient of {name} differs in the optimizer, but agrees in the backward pass: "
     if is_scaled := rest <= limit:
         what += f"B's is {factor:.4g} times A's: averaging, unscaling or clipping differs"
     else:

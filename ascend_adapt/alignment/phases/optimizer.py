@@ -15,13 +15,15 @@ _IRRELEVANT = {"foreach", "fused", "capturable", "differentiable", "params", "in
 
 
 def first(step: Step, updates: list[Update]) -> Finding | None:
-    """Return the first difference that arises in the optimizer; if none, keep the weights' for the next step."""
+    """Return the first difference that arises in the optimizer. If there is none, keep the weights' differences."""
     pair = step.pair
-    # An optimizer of flat buffers does not show which weights it changes.
+    # The updates of an optimizer with flat buffers do not show which weights change.
     hidden = any(key[1] < 0 for key in pair.a.updates)
     after = {} if hidden else dict(pair.weight_errors)
     for name, error in pair.weight_errors.items():
-        if not pair.a.weights[name][0].get("parameter", True):  # a running mean, which the forward pass has updated
+        if not pair.a.weights[name][0].get(
+            "parameter", True
+        ):  # such as a running mean, which the forward pass has updated
             after[name] = max(error, step.forward_error)
     for update in updates:
         finding = _updated(update, after)
@@ -49,9 +51,9 @@ def _updated(update: Update, after: dict[WeightKey, float]) -> Finding | None:
 
 
 def _states(update: Update, gradient: float) -> Finding | float:
-    """Judge the state after the step by the differences of the gradient and of the state before it.
+    """Judge the optimizer state after the step, given the differences of the gradient and of the state before it.
 
-    Return the finding, or the largest difference of the gradient and the state.
+    Return the finding, or the largest of these differences.
     """
     name, known, largest = update.name[1], update.step.group.states, gradient
     for state in update.mine["state"]:
@@ -64,7 +66,7 @@ def _states(update: Update, gradient: float) -> Finding | float:
         passed = gradient + known.get((update.key, state), 0.0)
         limit = bounds.elementwise({one.dtype, other.dtype}) + bounds.GAIN * passed
         if apart > limit:
-            what = f"{update.mine['class']}'s {state} of {name} differs, its gradient agrees"
+            what = f"{update.mine['class']}'s {state} of {name} differs, but its gradient agrees"
             return update.finding("optimizer", what, apart, limit, f"A: {one}", f"B: {other}")
         known[update.key, state] = apart
         largest = max(largest, apart)
@@ -74,9 +76,9 @@ def _states(update: Update, gradient: float) -> Finding | float:
 def _weight(update: Update, passed: float, after: dict[WeightKey, float]) -> Finding | None:
     """Judge the change of a weight.
 
-    Adam divides by the size of the gradient: elements that are small compared with their error may change
-    sign. Their share is about the relative error, hence its root. The gradient of a key bias is 0 except for
-    rounding, so the update of a vector is judged only if its gradients are equal.
+    Adam divides by the size of the gradient, so elements that are small compared with their error may change sign.
+    Their share is about the relative error, so the bound contains its square root. The gradient of a key bias is 0
+    except for rounding, so the update of a vector is judged only if the gradients are equal.
     """
     step, name = update.step, update.name
     (a0, b0), (a1, b1) = update.sides("before"), update.sides("after")
@@ -97,7 +99,7 @@ def _weight(update: Update, passed: float, after: dict[WeightKey, float]) -> Fin
     step.keep_largest("optimizer", error, name[1])
     is_noise = passed > 0 and len(a1.shape) < 2
     if apart > limit and not is_noise:
-        what = f"{update.mine['class']}'s update of {name[1]} differs, its gradient and state agree"
+        what = f"{update.mine['class']}'s update of {name[1]} differs, but its gradient and state agree"
         return update.finding("optimizer", what, apart, limit, f"A: {a1}", f"B: {b1}")
     return None
 

@@ -1,4 +1,4 @@
-"""One step of both runs, as every phase judges it."""
+"""One step of both runs, as each phase sees it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascend_adapt.alignment.step_view import Key, Pair, WeightKey
 
 @dataclass
 class Step:
-    """One step of one rank of both runs, and how a finding in it is described."""
+    """One step of one rank in both runs. Describes findings in the step."""
 
     number: int
     pair: Pair
@@ -31,7 +31,7 @@ class Step:
         replay: bool = False,
         moment: int = 0,
     ) -> Finding:
-        """Return a finding at a call; None: outside all modules."""
+        """Return a finding at a call, or outside all modules if ``key`` is None."""
         name, call, settings = (SCRIPT, 0, []) if key is None else (self.name(key), key[2], self._settings(key))
         more = (*details, *settings, *self._random_states())
         return Finding(self.number, phase, name, what, error, allowed, self.group.rank, call, more, replay, moment)
@@ -46,7 +46,7 @@ class Step:
         tensor: tuple[Key, str, str],
         of: str = "row",
     ) -> Finding:
-        """Return a finding at a call, shown by a tensor (call, "inputs" or "outputs", path) or its gradient."""
+        """Return a finding at a call, with the tensor (call, "inputs" or "outputs", path) or gradient that shows it."""
         key, part, path = tensor
         moment = int(self.pair.a.tensors(key, part)[path][0].get(of) or 0)
         both, replay = self.both(key, part, path, of), around is not None
@@ -62,12 +62,12 @@ class Step:
         return key[1] or described.get("class", "the model")
 
     def both(self, key: Key, part: str, path: str, of: str = "row") -> tuple[str, ...]:
-        """Return a line for each run that shows a tensor, or its gradient."""
+        """Return one line for each run, which shows a tensor or its gradient."""
         sides = ((name, side, side.tensors(key, part)[path]) for name, side in (("A", self.pair.a), ("B", self.pair.b)))
         return tuple(f"{name}: {side.value(entries, of) or 'none'}" for name, side, entries in sides)
 
     def note_structure(self) -> None:
-        """Note modules and weights that only one run has."""
+        """Add notes about modules and weights that only one run has."""
         for side, other, name in ((self.pair.a, self.pair.b, "A"), (self.pair.b, self.pair.a, "B")):
             for what, mine, theirs in (
                 ("modules", {key[1] for key in side.calls if key[1]}, {key[1] for key in other.calls}),

@@ -14,15 +14,15 @@ from ascend_adapt.alignment.values import Value
 
 @dataclass(frozen=True)
 class Update:
-    """One parameter in the same optimizer of both runs."""
+    """The update of one parameter by the same optimizer in both runs."""
 
     step: Step
     key: tuple[int, int, str]
-    """The optimizer, and the parameter's root and name; of a flat buffer of weights the root is below 0."""
+    """The optimizer, and the root and name of the parameter. The root of a flat buffer of weights is negative."""
     mine: dict[str, Any]
-    """As A's first rank recorded it."""
+    """The update as A's first rank recorded it."""
     theirs: dict[str, Any]
-    """As B's first rank recorded it."""
+    """The update as B's first rank recorded it."""
 
     @property
     def name(self) -> WeightKey:
@@ -34,7 +34,7 @@ class Update:
         return part in self.mine and part in self.theirs
 
     def sides(self, part: str, state: str | None = None) -> tuple[Value | None, Value | None]:
-        """Return a tensor of both runs: "gradient", "before", "after", or "state" with its name."""
+        """Return one tensor from both runs: "gradient", "before", "after", or "state" with the name of the state."""
         one, other = (
             side.value([line[part] if state is None else line[part][state] for line in side.updates[self.key]])
             for side in (self.step.pair.a, self.step.pair.b)
@@ -48,7 +48,7 @@ class Update:
         return self.step.finding(phase, at, what, error, allowed, *details)
 
     def is_other_partition(self) -> bool:
-        """Return whether a flat buffer holds other weights in both runs, and note that it is not compared."""
+        """Return whether a flat buffer holds different weights in the two runs; note that it is not compared."""
         if self.name[0] >= 0 or not self.both_have("before"):
             return False
         pair, name = self.step.pair, self.name[1]
@@ -64,7 +64,7 @@ class Update:
 
 
 def updates_of(step: Step) -> list[Update]:
-    """Return the updates that both runs made of the same weights."""
+    """Return the updates of weights that both runs updated."""
     ours, theirs = step.pair.a.updates, step.pair.b.updates
     updates = [Update(step, key, mine[0], theirs[key][0]) for key, mine in ours.items() if key in theirs]
     return [each for each in updates if not each.is_other_partition()]

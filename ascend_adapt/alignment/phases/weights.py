@@ -1,4 +1,4 @@
-"""Judges the weights before a step: those of the first step, and whether later ones equal the optimizer's results."""
+"""Judges the weights before a step: initial weights must agree, later ones must be the optimizer's results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_adapt.alignment.phases.step import Step, owner
 
 
 def first(step: Step) -> Finding | None:
-    """Return the first weight that differs by more than the step before explains."""
+    """Return the first weight whose difference is larger than the previous step explains."""
     pair, after = step.pair, step.group.after
     if after is None and step.number > 1:
         apart = pair.weights_together

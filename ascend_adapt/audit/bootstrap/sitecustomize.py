@@ -11,7 +11,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _begin() -> None:
-    # By its path: the audited interpreter need not have ascend_adapt.
+    # Load it by path, because ascend_adapt may be missing in the audited interpreter.
     spec = spec_from_file_location("_ascend_adapt_audit", os.path.join(os.path.dirname(_HERE), "recorder.py"))
     if spec is None or spec.loader is None:
         raise ImportError(f"{_HERE}: its recorder cannot be loaded — install ascend_adapt again")

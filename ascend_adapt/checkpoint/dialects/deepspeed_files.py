@@ -1,4 +1,4 @@
-"""Files of a DeepSpeed checkpoint, and the weights in them: 16-bit ones, or fp32 master weights from ZeRO shards.
+"""Files of a DeepSpeed checkpoint and their weights: 16-bit weights, or fp32 master weights from ZeRO shards.
 
     latest, latest_universal                               trackers
     global_step100/mp_rank_00_model_states.pt              "module": the weights of a model-parallel rank, or None
@@ -29,7 +29,7 @@ RANK = re.compile(r"(?:zero_pp_rank_0_)?mp_rank_(\d+)_model_states\.pt")
 
 
 def step_folder(path: Path) -> Path | None:
-    """Return the folder of a checkpoint: ``path``, or the one that its tracker names; None if there is none.
+    """Return the folder of a checkpoint: ``path``, or the folder that its tracker names; None if neither is one.
 
     Raises:
         CheckpointError: the tracker names no checkpoint.
@@ -64,10 +64,10 @@ def layer_files(folder: Path) -> dict[int, list[Path]]:
 
 
 def load_weights(path: Path, *, master: bool) -> Mapping[str, torch.Tensor]:
-    """Return the weights of the model-parallel rank of ``path``, by upstream's names; empty if layers have files.
+    """Return the weights of a model-parallel rank from ``path``, by upstream's names; empty if each layer has files.
 
     Raises:
-        CheckpointError: ``master`` and there are no ZeRO shards, or a file is missing or cannot be read.
+        CheckpointError: ``master`` is set and there are no ZeRO shards, or a file is missing or cannot be read.
     """
     if (path.parent / UniversalWeights.FOLDER).is_dir():
         return UniversalWeights(path)
@@ -78,7 +78,7 @@ def load_weights(path: Path, *, master: bool) -> Mapping[str, torch.Tensor]:
 
 
 def layout(folder: Path) -> dict[str, Any]:
-    """Return the facts about the files that ``inspect`` shows."""
+    """Return the facts about the files that ``inspect`` prints."""
     return {
         "files": len(list(folder.glob("*.pt"))),
         "zero_shards": len(list(folder.glob("*zero_pp_rank_*_optim_states.pt"))),

@@ -1,4 +1,4 @@
-"""DeepSpeed pipeline checkpoints: those of GPT-NeoX, in both forms, and of Megatron-DeepSpeed.
+"""DeepSpeed pipeline checkpoints of GPT-NeoX (pipeline and sequential) and of Megatron-DeepSpeed.
 
 A layer's number is its index in the pipeline's list, which includes layers without parameters: GPT-NeoX has the
 embedding at 0 and blocks from 2 on, Megatron-DeepSpeed at 1 and from 3 on. A layer is identified by its keys. Without a
@@ -26,7 +26,7 @@ from ascend_adapt.checkpoint.writing import described, with_table
 from ascend_adapt.config.model_config import Model
 from ascend_adapt.errors import CheckpointError
 
-# Of a rank's weights: a sequential module, a layer of a pipeline, and its tied embedding.
+# Key prefixes in a rank's weights: a sequential module, a pipeline layer, and the tied embedding.
 _KEY = re.compile(r"(?:sequential\.)?(\d+)\.(.+)|tied_modules\.\w+\.(.+)")
 _NEOX_FIRST_BLOCK = 2
 
@@ -48,7 +48,7 @@ def open_source(path: Path, given: Given) -> Source:
     """Return the checkpoint.
 
     Raises:
-        CheckpointError: it cannot be read, is incomplete, or has no configuration.
+        CheckpointError: the checkpoint cannot be read, is incomplete, or has no configuration.
     """
     folder = step_folder(path)
     if folder is None:
@@ -61,8 +61,8 @@ def open_source(path: Path, given: Given) -> Source:
     tensor = max(map(len, layers.values())) if layers else len(ranks)
     if is_universal and (tensor := arguments.get("tensor_model_parallel_size", tensor)) > 1:
         raise CheckpointError(
-            f"{folder}: is a universal checkpoint of {tensor} tensor-parallel ranks, whose merged layers depend on "
-            "patterns of its code base — convert the checkpoint it was created from"
+            f"{folder}: is a universal checkpoint of {tensor} tensor-parallel ranks, whose merging rules depend on its "
+            "code base — convert the checkpoint that it was created from"
         )
     load = load_torch_dict if is_by_layer else partial(load_weights, master=given.master_weights)
     shards = TorchShards(tensor, load)
@@ -97,7 +97,7 @@ def open_source(path: Path, given: Given) -> Source:
 
 
 def neox_convention(model: Model) -> Convention:
-    """Return GPT-NeoX's convention, which depends on shared key heads and the residual connections."""
+    """Return GPT-NeoX's convention, which depends on grouped-query attention and on the residual connections."""
     shared = model.num_query_groups != model.num_heads
     return Convention("block" if shared else "grouped", gate_first=False, sums_biases=model.parallel_residual)
 
@@ -110,7 +110,7 @@ def _by_layer(layers: Mapping[int, list[Path]], shards: TorchShards) -> _Layers:
 
 
 def _by_rank(ranks: Sequence[Path], shards: TorchShards) -> _Layers:
-    """Return the layers in the files of ranks, which are in order of pipeline stage."""
+    """Return the layers in the ranks' files, which are in order of pipeline stage."""
     found: _Layers = {}
     tied: dict[str, list[Place]] = {}
     for begin in range(0, len(ranks), shards.ranks):

@@ -1,4 +1,4 @@
-"""A Hugging Face model that DeepSpeed saved: transformers' Trainer with ZeRO, or an engine's save_checkpoint.
+"""Hugging Face models saved by DeepSpeed: by transformers' Trainer with ZeRO, or by an engine's save_checkpoint.
 
 config.json                                            next to global_step100, or from --config
 global_step100/mp_rank_00_model_states.pt              "module" has the parameters, except with ZeRO-3
@@ -27,7 +27,7 @@ def open_source(path: Path, given: Given) -> Source:
     """Return the checkpoint.
 
     Raises:
-        CheckpointError: it cannot be read, or has no config.json.
+        CheckpointError: the checkpoint cannot be read, or has no config.json.
     """
     folder = step_folder(path)
     if folder is None:
@@ -42,7 +42,7 @@ def open_source(path: Path, given: Given) -> Source:
     config = next((one for one in configs if one.is_file()), None)
     if config is None:
         raise CheckpointError(
-            f"{folder}: has no {hugging_face.CONFIG} next to it, expected the model's — pass it with --config"
+            f"{folder}: has no {hugging_face.CONFIG} next to it, expected the file of the model — pass it with --config"
         )
     weights = load_weights(ranks[0], master=given.master_weights)
     state = load_torch_dict(ranks[0])

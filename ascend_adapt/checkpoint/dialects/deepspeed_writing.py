@@ -1,4 +1,4 @@
-"""Weights for the DeepSpeed pipelines of GPT-NeoX and of Megatron-DeepSpeed, and for GPT-NeoX without a pipeline.
+"""Writers of weights for the DeepSpeed pipelines of GPT-NeoX and Megatron-DeepSpeed, and for sequential GPT-NeoX.
 
 The layout of the files is in ``deepspeed_layers``.
 """
@@ -33,11 +33,11 @@ _BLOCK_KEYS = {
 }
 _NEWEST_KEYS = {"mlp.dense_h_to_4h": "mlp.linear1", "mlp.dense_4h_to_h": "mlp.linear2"}
 _Place = tuple[tuple[str, ...], int, str]
-"""Canonical names in one of upstream's tensors, the number of its layer, and its key there."""
+"""Canonical names in one of upstream's tensors, the number of its layer, and its key in the layer."""
 
 
 def write_neox(output: Output, folder: Path) -> None:
-    """Write weights for GPT-NeoX's `finetune` into the empty ``folder``, with the configuration keys to use.
+    """Write weights for GPT-NeoX's `finetune`, and the configuration keys to use, into the empty ``folder``.
 
     Without a pipeline (``pipeline`` 0, and 1 for v2.0) the files are sequential, which is how upstream loads them.
 
@@ -129,7 +129,7 @@ def _write_layers(
 
 
 def _neox_place(model: Model, name: str, *, newest: bool) -> tuple[int, str]:
-    """Return a parameter's layer number, and its key in that layer."""
+    """Return the number of a parameter's layer, and its key in the layer."""
     outside = {
         WORDS: (0, "word_embeddings.weight"),
         POSITIONS: (0, "position_embeddings.weight"),
@@ -148,7 +148,7 @@ def _neox_place(model: Model, name: str, *, newest: bool) -> tuple[int, str]:
 
 
 def _megatron_place(model: Model, name: str) -> tuple[int, str]:
-    """Return a parameter's layer number, and its key in that layer."""
+    """Return the number of a parameter's layer, and its key in the layer."""
     outside = {WORDS: (1, "word_embeddings.weight"), POSITIONS: (1, "position_embeddings.weight")}
     if name in outside:
         return outside[name]
@@ -177,7 +177,7 @@ def _unused(output: Output, *, newest: bool) -> _Unused:
 def _client_state(output: Output) -> dict[str, Any]:
     return {
         **dict.fromkeys(("optimizer", "param_shapes", "data_sampler", "random_ltd")),
-        # bigscience loads it whatever the options say.
+        # bigscience loads it regardless of the options.
         "lr_scheduler": dict.fromkeys(
             (
                 "max_lr",
@@ -203,7 +203,7 @@ def _client_state(output: Output) -> dict[str, Any]:
 
 
 def _neox_arguments(output: Output) -> dict[str, Any]:
-    """Return what GPT-NeoX compares with its own arguments."""
+    """Return the arguments that GPT-NeoX compares with its own."""
     model = output.model
     compared = {
         "num_layers": model.num_layers,

@@ -3,9 +3,9 @@
     latest_checkpointed_iteration.txt, latest           the tag, a number
     126000/mp_rank_00_model_states.pt                   "module": the parameters
 
-Its files do not record the number of heads, so it can be read as a canonical state only with a configuration
-that does. Without one it can be resized to another number of ranks, under GLM's names. Query, key and value are blocks
-on each rank. Vocabulary padding does not depend on the ranks.
+The files do not record the number of heads, so reading a canonical state needs a configuration. Without one, the
+checkpoint can only be resized to another number of ranks, with GLM's names. On each rank, query, key and value are
+separate blocks. Vocabulary padding does not depend on the ranks.
 
 Source: THUDM/GLM@4f61ed72 utils.py, change_mp.py, model/modeling_glm.py.
 """
@@ -45,7 +45,7 @@ _NAMES = {
     POSITIONS: "transformer.position_embeddings.weight",
     BLOCK_POSITIONS: "transformer.block_position_embeddings.weight",
 }
-# Keys that a run resumes from, except for RNG states and the optimizer, which belong to a rank.
+# Keys that a run resumes from, except RNG states and the optimizer, which belong to a rank.
 _KEPT = (
     *("iteration", "client_lr_scheduler", "lr_scheduler", "skipped_steps", "global_steps", "global_samples"),
     "dp_world_size",
@@ -87,13 +87,13 @@ class GlmCheckpoint:
 
 @dataclass(frozen=True)
 class AsGlm:
-    """A checkpoint of another dialect under GLM's names and in its layout; tensors are read lazily."""
+    """A checkpoint of another dialect with GLM's names and layout; tensors are read lazily."""
 
     source: Source
 
     @property
     def folder(self) -> Path:
-        """The tag, a number, that GLM gives such a folder."""
+        """Folder of the checkpoint, named by its tag, a number, as GLM does."""
         return Path(str(self.source.iteration or 0))
 
     @property
@@ -114,10 +114,10 @@ class AsGlm:
 
     @classmethod
     def of(cls, source: Source) -> AsGlm:
-        """Return a checkpoint that GLM's model can express.
+        """Wrap a checkpoint whose model GLM can express.
 
         Raises:
-            CheckpointError: it cannot.
+            CheckpointError: GLM cannot express the model.
         """
         if source.model.positions != "block":
             raise CheckpointError(
@@ -128,7 +128,7 @@ class AsGlm:
 
 
 def tag_folder(path: Path) -> Path | None:
-    """Return the folder of a checkpoint: ``path``, or the one that a tracker in it names; None if there is none."""
+    """Return the folder of a checkpoint: ``path``, or the folder that its tracker names; None if neither is one."""
     for tracker in (path / name for name in TRACKERS):
         if tracker.is_file():
             path = path / tracked_name(tracker)
@@ -150,7 +150,7 @@ def open_glm(path: Path) -> GlmCheckpoint:
     """Return the checkpoint; its tensors are read lazily.
 
     Raises:
-        CheckpointError: it cannot be read, or ranks have different parameters.
+        CheckpointError: the checkpoint cannot be read, or ranks have different parameters.
     """
     folder = tag_folder(path)
     if folder is None:
@@ -171,18 +171,18 @@ def glm_name(name: str) -> str:
 
 
 def open_source(path: Path, given: Given) -> Source:
-    """Return the checkpoint as a canonical state; ``given`` has what its files lack, such as the number of heads.
+    """Return the checkpoint as a canonical state; ``given`` has facts that the files lack, as the number of heads.
 
     Raises:
-        CheckpointError: it cannot be read, is of another architecture, or neither a configuration nor a model is given.
+        CheckpointError: the checkpoint cannot be read, has another architecture, or lacks a configuration or model.
     """
     assumed, arguments = given.assumed, dict[str, Any]()
     if given.config:
         assumed, arguments = _of_run(given.config)
     if assumed is None:
         raise CheckpointError(
-            f"{path}: is a glm checkpoint, whose files do not describe its model — pass --config with the config.yaml "
-            "of a native run of this model, resize it with --to glm --tp N, or load it into a native run by "
+            f"{path}: is a glm checkpoint, whose files do not describe the model — pass --config with the config.yaml "
+            "of a native run of this model, resize it with --to glm --tp N, or load it into a native run with "
             "--load-pretrained"
         )
     found = open_glm(path)
@@ -247,7 +247,7 @@ def write(source: GlmCheckpoint | AsGlm, folder: Path, ranks: int, done: Callabl
     """Write the checkpoint for ``ranks`` model-parallel ranks into the empty ``folder``.
 
     Raises:
-        CheckpointError: a parameter is not divisible.
+        CheckpointError: a parameter is not divisible by the number of ranks.
     """
     first = source.files[0]
     state = {name: first[name] for name in _KEPT if name in first}

@@ -4,8 +4,8 @@
     iter_0000100/mp_rank_00/model_optim_rng.pt               one file for each tensor-parallel rank
     iter_0000100/mp_rank_00_001/model_optim_rng.pt           and pipeline rank
 
-Blocks are numbered within a stage; with virtual stages a file has model0, model1, ... With tied
-embeddings the last stage has a copy, which is not read.
+Blocks are numbered within a stage; with virtual stages a file has model0, model1, ... If embeddings are tied, the last
+stage has a copy, which is not read.
 
 Sources: NVIDIA/Megatron-LM@v2.5 megatron/checkpointing.py, @core_v0.12.0 megatron/training/checkpointing.py; bigscience
 Megatron-DeepSpeed@8387ae17 megatron/checkpointing.py.
@@ -37,7 +37,7 @@ _ORDERS = {0: "block", 1.0: "interleaved"}
 
 
 def iteration_folder(path: Path) -> Path | None:
-    """Return the folder of a checkpoint: ``path``, or the one that its tracker names; None if there is none."""
+    """Return the folder of a checkpoint: ``path``, or the folder that its tracker names; None if neither is one."""
     return tracked_folder(path, lambda folder: bool(_ranks(folder)))
 
 
@@ -68,7 +68,7 @@ def open_source(path: Path, given: Given) -> Source:
     """Return the checkpoint.
 
     Raises:
-        CheckpointError: it cannot be read, is incomplete, or its architecture is not supported by the native model.
+        CheckpointError: the checkpoint cannot be read, is incomplete, or has an architecture that is not supported.
     """
     folder = iteration_folder(path)
     if folder is None:
@@ -163,7 +163,7 @@ def _ranks(folder: Path) -> dict[tuple[int, int], Path]:
     return found
 
 
-# Beginnings of upstream's names for each canonical module; "layers" is that of a block.
+# Prefixes of upstream's names for each canonical module; "layers" is the prefix of a block.
 CLASSIC = {
     "layers": "language_model.encoder.layers.",
     "input_norm": "input_layernorm.",
@@ -198,12 +198,12 @@ TRANSFORMER_ENGINE = {
     "post_attention_norm": "mlp.linear_fc1.layer_norm_",
 }
 EXTRA_STATE = "_extra_state"
-"""Key of FP8 scales. Upstream's layers require it when they load, and accept None."""
+"""Key of FP8 scales. Upstream's layers require the key when they load, and accept None as its value."""
 LINEAR_LAYERS = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
 
 
 def write(output: Output, folder: Path, *, names: Mapping[str, str] = CLASSIC) -> None:
-    """Write the weights as a "release" into the empty ``folder``; upstream loads it at iteration 0, without optimizer.
+    """Write weights as a "release" into the empty ``folder``; upstream loads them at iteration 0, without optimizer.
 
     ``names``: CLASSIC, or LOCAL or TRANSFORMER_ENGINE for Megatron-core with --ckpt-format torch.
 
@@ -243,10 +243,10 @@ def write(output: Output, folder: Path, *, names: Mapping[str, str] = CLASSIC) -
 
 
 def check_model(model: Model, name: str, *, needs_equal_biases: bool = True, needs_tied: bool = False) -> None:
-    """Check that a code base called ``name`` can express a model.
+    """Check that the code base ``name`` can express a model.
 
     Raises:
-        CheckpointError: lists what it cannot express.
+        CheckpointError: the code base cannot express the model; the message lists the reasons.
     """
     problems = []
     if model.parallel_residual:
@@ -256,13 +256,13 @@ def check_model(model: Model, name: str, *, needs_equal_biases: bool = True, nee
     if model.mlp_bias != model.output_bias or (needs_equal_biases and model.attention_bias != model.output_bias):
         problems.append("biases in only some of the layers")
     if needs_tied and not model.tied_embeddings:
-        problems.append("a separate head")
+        problems.append("an untied output head")
     if problems:
         raise CheckpointError(f"{name}: cannot express {'; '.join(problems)} — convert to another dialect")
 
 
 def key_of(name: str, names: Mapping[str, str], first_block: int = 0) -> str:
-    """Return upstream's name of a parameter; ``names`` is one of the tables above."""
+    """Return upstream's name of a parameter; ``names`` is one of the tables in this module."""
     block, local = local_name(name)
     layer, _, kind = local.rpartition(".")
     inside = "" if block is None else f"{names['layers']}{block - first_block}."
@@ -270,7 +270,7 @@ def key_of(name: str, names: Mapping[str, str], first_block: int = 0) -> str:
 
 
 def _extra_states(keys: Iterable[str]) -> dict[str, None]:
-    """Return the extra states of Transformer Engine's layers among those with these keys."""
+    """Return the extra states of the Transformer Engine layers among these keys."""
     layers = {key.rpartition(".")[0] for key in keys}
     return {f"{one}.{EXTRA_STATE}": None for one in layers if one.endswith((*LINEAR_LAYERS, "final_layernorm"))}
 

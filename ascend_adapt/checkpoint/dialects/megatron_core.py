@@ -4,8 +4,8 @@
     iter_0000100/.metadata, *.distcp, metadata.json      torch.distributed.checkpoint
     iter_0000100/common.pt                               arguments, iteration; newer releases: an entry common_state
 
-Blocks of one kind are one tensor [layers, ...], and their names are Transformer Engine's, whichever layers saved them.
-Query, key and value are grouped; a gated MLP's tensor has all gates first.
+A parameter of all blocks is one tensor [layers, ...]. Names are Transformer Engine's, whichever layer implementation
+saved them. Query, key and value are grouped; a gated MLP's tensor has all gate rows first.
 
 Sources: Megatron-LM@core_v0.12.0 and @5be96267 megatron/core/dist_checkpointing, megatron/core/transformer/mlp.py.
 """
@@ -42,7 +42,7 @@ _BLOCK = re.compile(r"decoder\.layers\.(?:(\d+)\.)?(.*)")
 
 
 def iteration_folder(path: Path) -> Path | None:
-    """Return the folder of a checkpoint: ``path``, or the one that its tracker names; None if there is none."""
+    """Return the folder of a checkpoint: ``path``, or the folder that its tracker names; None if neither is one."""
     return megatron.tracked_folder(path, _is_one)
 
 
@@ -55,7 +55,7 @@ def open_source(path: Path, _given: Given) -> Source:
     """Return the checkpoint.
 
     Raises:
-        CheckpointError: it cannot be read, is incomplete, or its architecture is not supported by the native model.
+        CheckpointError: the checkpoint cannot be read, is incomplete, or has an architecture that is not supported.
     """
     folder = iteration_folder(path)
     if folder is None:
@@ -92,7 +92,7 @@ def open_source(path: Path, _given: Given) -> Source:
 
 
 def write(output: Output, folder: Path) -> None:
-    """Write the weights as a "release" into the empty ``folder``; upstream loads it at iteration 0, without optimizer.
+    """Write weights as a "release" into the empty ``folder``; upstream loads them at iteration 0, without optimizer.
 
     Raises:
         CheckpointError: Megatron cannot express the model.
@@ -103,7 +103,8 @@ def write(output: Output, folder: Path) -> None:
     target.mkdir()
     write_distributed(target, _entries(output))
     arguments = argparse.Namespace(
-        # Upstream compares these with its own to decide whether to load RNG states, which are not here.
+        # Upstream compares these with its own to decide whether to load RNG states, which this checkpoint does not
+        # have.
         tensor_model_parallel_size=1,
         pipeline_model_parallel_size=1,
         no_save_optim=True,
@@ -148,7 +149,7 @@ def _common(folder: Path, stored: DistributedTensors) -> dict[str, Any]:
 
 
 def _places(stored: DistributedTensors) -> dict[str, tuple[str, int | None]]:
-    """Return, for each canonical name, the tensor that contains it and its index in that tensor."""
+    """Return, for each canonical name, the tensor that contains the parameter, and its index in the tensor."""
     places: dict[str, tuple[str, int | None]] = {}
     for name, entry in stored.tensors.items():
         if name.startswith(("optimizer.", "chained_")):

@@ -24,7 +24,7 @@ PROGRESS, PREFIX = "progress.json", "model."
 
 
 def iteration_folder(path: Path) -> Path | None:
-    """Return the folder of a checkpoint: ``path``, the one that its tracker names, or the latest in it; else None."""
+    """Return the folder of a checkpoint: ``path``, the folder that its tracker names, the latest in it, or None."""
     if (path / PROGRESS).is_file():
         return path
     tracker = path / LATEST
@@ -44,7 +44,7 @@ def open_source(path: Path, _given: Given) -> Source:
     """Return the checkpoint.
 
     Raises:
-        CheckpointError: it cannot be read or is incomplete.
+        CheckpointError: the checkpoint cannot be read or is incomplete.
     """
     folder = iteration_folder(path)
     if folder is None:

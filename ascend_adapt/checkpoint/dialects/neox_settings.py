@@ -1,4 +1,4 @@
-"""The keys of GPT-NeoX's configuration that describe a model.
+"""GPT-NeoX settings: the keys of its configuration that describe a model.
 
 Source: EleutherAI/gpt-neox@9610391a and @ea7aefd8 megatron/neox_arguments/neox_args.py.
 """

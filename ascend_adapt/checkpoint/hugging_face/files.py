@@ -1,4 +1,4 @@
-"""Files of a Hugging Face checkpoint: read lazily, written in shards with an index.
+"""Hugging Face checkpoint files, read lazily and written in shards with an index.
 
 Sources of the file names: transformers 5.24.0 utils/__init__.py.
 """
@@ -30,7 +30,7 @@ ARCHITECTURES: Mapping[str, ModuleType] = {
     **dict.fromkeys(llama.ARCHITECTURES, llama),
 }
 PREFIXES = ("transformer.h.", "gpt_neox.layers.", "model.layers.")
-"""Of the blocks' parameters."""
+"""Prefix of the names of the blocks' parameters."""
 _CLASSES = {"gpt2": gpt2.ARCHITECTURE, "gpt_neox": gpt_neox.ARCHITECTURE, **llama.ARCHITECTURES}
 TOKENIZER = [
     "tokenizer.json",
@@ -47,7 +47,7 @@ TOKENIZER = [
 ]
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 SHARD_BYTES = 2_000_000_000
-"""Maximum shard size; a shard is in memory while it is written."""
+"""Maximum shard size in bytes; a shard is in memory while it is written."""
 
 
 def is_here(folder: Path) -> bool:
@@ -59,7 +59,7 @@ def open_source(folder: Path, _given: Given) -> Source:
     """Return the checkpoint in ``folder``.
 
     Raises:
-        CheckpointError: it cannot be read, or its architecture is not supported by the native model.
+        CheckpointError: the checkpoint cannot be read, or has an architecture that the native model does not support.
     """
     stored = StoredTensors(folder)
     files = {"files": len(set(stored.files.values()))}
@@ -69,7 +69,7 @@ def open_source(folder: Path, _given: Given) -> Source:
 def source_of(
     config_file: Path, tensors: Mapping[str, torch.Tensor], *, layout: Mapping[str, object], **facts: Any
 ) -> Source:
-    """Return the checkpoint with these tensors; ``facts`` are further fields of the source.
+    """Return the checkpoint with these tensors; ``facts`` are additional fields of the source.
 
     Raises:
         CheckpointError: the configuration cannot be read or is not supported, or tensors are missing or unexpected.
@@ -86,7 +86,7 @@ def source_of(
     except KeyError as error:
         raise CheckpointError(f"{config_file}: has no {error}, which {kind} requires — restore the file") from error
     except Unsupported as error:
-        raise CheckpointError(f"{config_file}: {error} — the native model supports nothing else") from error
+        raise CheckpointError(f"{config_file}: {error} — the native model supports no other value") from error
     names = set(tensors)
     rules = [_named(rule, names) for rule in ARCHITECTURES[kind].rules(model)]
     folder = facts["path"]
@@ -94,7 +94,7 @@ def source_of(
     notes: tuple[str, ...] = ()
     window = llama.sliding_window(config) if kind in llama.ARCHITECTURES else None
     if window and window < config["max_position_embeddings"]:
-        notes = (f"positions end at {window}, where its sliding window would take effect",)
+        notes = (f"positions end at {window}, where the sliding window would take effect",)
     return Source(
         model=model,
         read=RuleReader(rules, lambda rule: [tensors[key] for key in rule.theirs], parameters(model), folder),
@@ -110,14 +110,14 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the settings in config.json.
 
     Raises:
-        CheckpointError: it is not a JSON object.
+        CheckpointError: the file cannot be read or is not a JSON object.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({one_line(error)}), expected JSON") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: is not a JSON object, expected settings by name")
+        raise CheckpointError(f"{path}: is not a JSON object, expected names and values")
     return config
 
 
@@ -153,10 +153,10 @@ class StoredTensors(Mapping[str, torch.Tensor]):
 
 
 def architecture_of(model: Model) -> tuple[str, dict[str, Any]]:
-    """Return the architecture that can express a model, and config.json without the dtype.
+    """Return the architecture that can express a model, and the content of config.json without the dtype.
 
     Raises:
-        CheckpointError: none can; lists the reasons of each.
+        CheckpointError: no architecture can; the message lists the reasons of each.
     """
     refusals = []
     for module in (gpt2, gpt_neox, llama):
@@ -191,7 +191,7 @@ def write(output: Output, folder: Path) -> None:
         count += 1
         path = folder / f"model-{count:05d}.safetensors"
         save_file(shard, path, metadata={"format": "pt"})
-        path.chmod(folder.stat().st_mode & 0o666)  # safetensors creates its files for the owner only
+        path.chmod(folder.stat().st_mode & 0o666)  # safetensors creates files that only their owner can read
         index.update(dict.fromkeys(shard, path.name))
         shard, size = {}, 0
 
@@ -215,9 +215,9 @@ def write(output: Output, folder: Path) -> None:
 
 
 def copy_tokenizer(source: Path, folder: Path) -> list[str]:
-    """Copy tokenizer files, and return their names; ids of special tokens are copied into config.json.
+    """Copy tokenizer files and return their names; the ids of special tokens are copied into config.json.
 
-    Without them transformers does not know where a generated text ends.
+    Without these ids, transformers does not know where a generated text ends.
     """
     found = [name for name in TOKENIZER if (source / name).is_file() and not (folder / name).exists()]
     for name in found:
@@ -242,7 +242,7 @@ def _name_shards(folder: Path, index: Mapping[str, str], total: int, count: int)
 
 
 def _named(rule: Rule, names: Set[str]) -> Rule:
-    """Return the rule with the names in the files: old gpt2 files omit `transformer.`, and heads have two names."""
+    """Return the rule with the names in the files: old gpt2 files omit `transformer.`, a head may have two names."""
 
     def found(key: str) -> str:
         others = (key.removeprefix("transformer."), {"embed_out.weight": "lm_head.weight"}.get(key, key))
@@ -252,7 +252,7 @@ def _named(rule: Rule, names: Set[str]) -> Rule:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Return the weight files; an index decides which, and every file that it names must exist."""
+    """Return the weight files. If an index exists, it names them, and all of them must exist."""
     for index, single in (
         ("model.safetensors.index.json", "model.safetensors"),
         ("pytorch_model.bin.index.json", "pytorch_model.bin"),
@@ -280,7 +280,7 @@ def _open_safetensors(path: Path) -> tuple[Any, list[str]]:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
         raise CheckpointError(not_installed("safetensors", "*.safetensors files", "hf")) from error
-    path.open("rb").close()  # safetensors reports every error of the system as a missing file
+    path.open("rb").close()  # safetensors reports every system error as a missing file
     try:
         content: Any = safe_open(path, framework="pt")
         return content, list(content.keys())

@@ -1,4 +1,4 @@
-"""Hugging Face gpt2: weights are [in, out], query, key and value are blocks.
+"""Hugging Face gpt2: weights are [in, out]; query, key and value are separate blocks.
 
 Source: transformers 5.24.0 models/gpt2/modeling_gpt2.py.
 """
@@ -31,7 +31,7 @@ def to_model(config: Mapping[str, Any]) -> Model:
     """Return the model that config.json describes.
 
     Raises:
-        Unsupported: the native model does not support one of its settings.
+        Unsupported: the native model does not support a setting.
     """
     require(
         {
@@ -60,10 +60,10 @@ def to_model(config: Mapping[str, Any]) -> Model:
 
 
 def to_config(model: Model) -> dict[str, Any]:
-    """Return config.json of a model.
+    """Return the content of config.json for a model.
 
     Raises:
-        Unsupported: gpt2 cannot express it.
+        Unsupported: gpt2 cannot express the model.
     """
     require(
         {

@@ -1,4 +1,4 @@
-"""Hugging Face gpt_neox: GPT-NeoX-20B, Pythia. The QKV row layout is that of GPT-NeoX.
+"""Hugging Face gpt_neox: GPT-NeoX-20B and Pythia. The QKV row layout is GPT-NeoX's.
 
 Source: transformers 5.24.0 models/gpt_neox/modeling_gpt_neox.py.
 """
@@ -28,7 +28,7 @@ def to_model(config: Mapping[str, Any]) -> Model:
     """Return the model that config.json describes.
 
     Raises:
-        Unsupported: the native model does not support one of its settings.
+        Unsupported: the native model does not support a setting.
     """
     hidden, count, bias = config["hidden_size"], config["num_attention_heads"], config.get("attention_bias", True)
     base, fraction = rotary({"rotary_pct": 0.25, **config})
@@ -57,10 +57,10 @@ def to_model(config: Mapping[str, Any]) -> Model:
 
 
 def to_config(model: Model) -> dict[str, Any]:
-    """Return config.json of a model.
+    """Return the content of config.json for a model.
 
     Raises:
-        Unsupported: gpt_neox cannot express it.
+        Unsupported: gpt_neox cannot express the model.
     """
     require(
         {

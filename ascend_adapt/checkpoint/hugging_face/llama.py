@@ -29,10 +29,10 @@ _BLOCK = {
 def to_model(config: Mapping[str, Any]) -> Model:
     """Return the model that config.json describes.
 
-    Its maximum position is at most the sliding window, so that the window never takes effect.
+    The model's maximum position is limited to the sliding window, so that the window never takes effect.
 
     Raises:
-        Unsupported: the native model does not support one of its settings.
+        Unsupported: the native model does not support a setting.
     """
     kind, hidden, count = config["model_type"], config["hidden_size"], config["num_attention_heads"]
     require({"hidden_act": (config.get("hidden_act", "silu"), "silu")})
@@ -73,10 +73,10 @@ def sliding_window(config: Mapping[str, Any]) -> int | None:
 
 
 def to_config(model: Model) -> dict[str, Any]:
-    """Return config.json of a model: that of llama, or that of qwen2, which has biases in query, key and value only.
+    """Return the content of config.json for a model, as llama, or as qwen2 if only query, key and value have biases.
 
     Raises:
-        Unsupported: neither can express it.
+        Unsupported: neither architecture can express the model.
     """
     require(
         {

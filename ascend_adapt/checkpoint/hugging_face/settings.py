@@ -1,4 +1,4 @@
-"""Settings of config.json that all architectures share."""
+"""Settings of config.json that the architectures share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def activation(name: str) -> str:
     """Return the canonical name of an activation.
 
     Raises:
-        Unsupported: the native model does not have it.
+        Unsupported: the native model does not support the activation.
     """
     if name not in _ACTIVATIONS:
         raise Unsupported(f"activation {name!r}, expected one of {', '.join(_ACTIVATIONS)}")
@@ -35,10 +35,10 @@ def activation(name: str) -> str:
 
 
 def rotary(config: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the rotary embedding's base and fraction, from the keys of transformers before or after 5.
+    """Return the base and fraction of the rotary embedding, from the keys of transformers before or since 5.
 
     Raises:
-        Unsupported: frequencies are scaled.
+        Unsupported: the frequencies are scaled.
     """
     stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = stated.get("rope_type", stated.get("type", "default"))
@@ -50,10 +50,10 @@ def rotary(config: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def require(values: Mapping[str, tuple[object, object]]) -> None:
-    """Check settings by name: (observed, expected).
+    """Check settings, given as (observed, expected) by name.
 
     Raises:
-        Unsupported: lists all that differ.
+        Unsupported: settings differ; the message lists them all.
     """
     wrong = [f"{name} {seen!r}, expected {wanted!r}" for name, (seen, wanted) in values.items() if seen != wanted]
     if wrong:

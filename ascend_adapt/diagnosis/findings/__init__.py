@@ -1,6 +1,6 @@
-"""Findings: checks for known problems of a host; each reads plain facts and reports what, why, and what to do.
+"""Findings: checks for known problems of a host. Each check reads plain facts; a finding has what, why, and what to do.
 
-Facts about NPUs come from documents and issues of Huawei and PyTorch; they were not verified on hardware.
+Facts about NPUs come from documents and issues of Huawei and PyTorch. They were not verified on hardware.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OF_A_DEVICE: dict[str, tuple[Check, ...]] = {
 
 
 def examine(machine: Machine) -> tuple[Finding, ...]:
-    """Return all findings, in the order of the checks: versions, packages, the device, the shell, builds."""
+    """Return the findings of all checks, in the order versions, packages, device, shell, builds."""
     checks = (
         *versions.CHECKS,
         *imports.CHECKS,

@@ -1,4 +1,4 @@
-"""CANN release that each torch_npu release requires.
+"""The CANN release that each torch_npu release requires.
 
 Source: COMPATIBILITY.md of Ascend/pytorch at 9e73e708a (2026-08-21), releases from 2.1.0 on.
 """
@@ -24,12 +24,12 @@ CANN_OF = {torch_npu: cann for cann, releases in _TORCH_NPU_BY_CANN.items() for 
 
 
 def torch_npus_for(cann: str, torch: tuple[int, ...]) -> list[str]:
-    """Return the torch_npu releases for a CANN release and a torch release number."""
+    """Return the torch_npu releases for a CANN release and a torch release."""
     return [one for one in _TORCH_NPU_BY_CANN.get(cann, "").split() if Version(one).release == torch]
 
 
 def is_older(cann: str, than: str) -> bool | None:
-    """Return whether one CANN release is older than another, such as 8.2.RC1 than 8.3.RC1; None if unknown."""
+    """Return whether one CANN release is older than another, as 8.2.RC1 is than 8.3.RC1, or None if unknown."""
     try:
         return Version(cann) < Version(than)
     except InvalidVersion:  # such as 8.0.RC1.alpha003

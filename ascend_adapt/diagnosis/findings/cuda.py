@@ -18,7 +18,7 @@ def stack(machine: Machine) -> Mapping[str, str]:
 
 
 def driver(machine: Machine) -> Iterator[Finding]:
-    """The kernel module, which a container shares with its host. WSL uses the Windows driver and has none."""
+    """Check the kernel module, which a container shares with its host. WSL has none, but uses the Windows driver."""
     if not _driver(machine) and not machine.at("/dev/dxg").exists():
         yield Finding(
             f"no NVIDIA driver is loaded: {_DRIVER} does not exist",
@@ -39,7 +39,7 @@ def driver(machine: Machine) -> Iterator[Finding]:
 
 
 def nodes(machine: Machine) -> Iterator[Finding]:
-    """Device nodes that the CUDA runtime opens."""
+    """Check the device nodes that the CUDA runtime opens."""
     if machine.at("/dev/dxg").exists():
         return
     gpus = machine.nodes.get("cuda", ())
@@ -55,7 +55,7 @@ def nodes(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_is_built_for_cuda(machine: Machine) -> Iterator[Finding]:
-    """The torch build: without CUDA, or for a CUDA version that the driver must support."""
+    """Check whether torch is built with CUDA, for a version that the driver supports."""
     if "torch" not in machine.versions:
         return
     if not machine.torch_cuda:
@@ -79,7 +79,7 @@ def torch_is_built_for_cuda(machine: Machine) -> Iterator[Finding]:
 
 
 def locked_memory(machine: Machine) -> Iterator[Finding]:
-    """Locked memory (ulimit -l), which InfiniBand needs for its buffers."""
+    """Check the limit on locked memory (ulimit -l), which InfiniBand needs for its buffers."""
     limit = machine.limits.get("l")
     if limit is not None and limit < _LITTLE_LOCKED_KIB:
         yield Finding(

@@ -1,4 +1,4 @@
-"""Checks of the emulated NPU: C compiler, torch_npu wheel, and the cache for both."""
+"""Checks of the emulated NPU: the C compiler, the torch_npu wheel, and the cache for both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.errors import EmulationError
 
 
 def compiler(machine: Machine) -> Iterator[Finding]:
-    """C compiler; the emulated CANN is compiled on first use."""
+    """Check for a C compiler, because the emulated CANN is compiled on first use."""
     try:
         build.find_compiler(machine.environ)
     except EmulationError as error:
@@ -20,7 +20,7 @@ def compiler(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_npu_wheel(machine: Machine) -> Iterator[Finding]:
-    """torch_npu wheel for the installed torch; downloads nothing."""
+    """Check for a torch_npu wheel for the installed torch, without downloading one."""
     torch = machine.versions.get("torch")
     if torch is None:
         return
@@ -33,7 +33,7 @@ def torch_npu_wheel(machine: Machine) -> Iterator[Finding]:
     yield Finding(
         f"no torch_npu for torch {torch} is in {cache.path(machine.environ)} yet",
         "the first job downloads it (about 45 MB), with pip",
-        "nothing; on an offline host set ASCEND_ADAPT_TORCH_NPU_WHEEL to a wheel of torch_npu "
+        "nothing needs to be done; on an offline host, set ASCEND_ADAPT_TORCH_NPU_WHEEL to a wheel of torch_npu "
         f"{wheel.release(torch)} for "
         f"Python {sys.version_info.major}.{sys.version_info.minor}",
         False,
@@ -41,7 +41,7 @@ def torch_npu_wheel(machine: Machine) -> Iterator[Finding]:
 
 
 def writable_cache(machine: Machine) -> Iterator[Finding]:
-    """Write access to the cache."""
+    """Check that the cache can be written."""
     folder = cache.path(machine.environ)
     if folder.exists():
         try:
@@ -52,7 +52,7 @@ def writable_cache(machine: Machine) -> Iterator[Finding]:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         yield Finding(
-            f"{there} cannot be written to", "nothing can be built or downloaded", "set ASCEND_ADAPT_CACHE", True
+            f"{there} cannot be written", "nothing can be built or downloaded", "set ASCEND_ADAPT_CACHE", True
         )
 
 

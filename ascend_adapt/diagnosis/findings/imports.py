@@ -1,4 +1,4 @@
-"""Static checks across installed packages: imports that cannot succeed, packages that are installed twice."""
+"""Static checks across installed packages: imports that cannot succeed, and packages that are installed twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from ascend_adapt import probe
 from ascend_adapt.diagnosis.findings.machine import Finding, Machine
 
-# Trainers, by import name, and packages whose modules move from release to release.
+# Trainers by import name, and packages whose modules move between releases.
 _TRAINERS = ("trl", "swift", "llamafactory", "verl", "openrlhf", "mindspeed", "mindspeed_llm", "vllm_ascend", "areal")
 _MOVING = ("vllm_ascend", "vllm", "torch_npu", "mindspeed", "megatron", "trl", "peft", "accelerate", "transformers")
 _DISTRIBUTIONS = {"swift": "ms-swift", "megatron": "megatron-core"}
@@ -20,7 +20,7 @@ _MOST_FILES = 4000
 
 
 def missing_modules(machine: Machine) -> Iterator[Finding]:
-    """Imports in a trainer of modules that the installed version of another package does not have."""
+    """Check for trainers that import modules which the installed version of another package does not have."""
     if not machine.reads_packages:
         return
     for trainer in _TRAINERS:
@@ -49,17 +49,17 @@ def _missing(folder: Path, trainer: str) -> dict[str, list[str]]:
 
 
 def _exists(module: str) -> bool:
-    """Return whether a module exists on disk, or its package is not installed at all."""
+    """Return whether a module exists on disk. A package that is not installed counts as having every module."""
     folder = probe.root_folder(module)
     if folder is None:
         return True
     path = folder.joinpath(*module.split("."))
-    # Compiled modules have other suffixes.
+    # Compiled modules have various suffixes.
     return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))
 
 
 def _is_needed(text: str, module: str) -> bool:
-    """Return whether the import runs when the file is imported, outside of try and of branches on versions."""
+    """Return whether the import always runs when the file is imported: outside of try, and of branches on versions."""
     try:
         body = list(ast.parse(text).body)
     except (SyntaxError, ValueError, RecursionError):
@@ -76,7 +76,7 @@ def _is_needed(text: str, module: str) -> bool:
 
 
 def two_megatrons(machine: Machine) -> Iterator[Finding]:
-    """Two copies of Megatron-core on sys.path: MindSpeed patches the one that is imported."""
+    """Check for two copies of Megatron-core on sys.path, because MindSpeed patches the copy that is imported."""
     if not machine.reads_packages:
         return
     paths = [*machine.environ.get("PYTHONPATH", "").split(os.pathsep), machine.environ.get("MEGATRON_LM_PATH", "")]
@@ -86,8 +86,8 @@ def two_megatrons(machine: Machine) -> Iterator[Finding]:
     if len(set(found.values())) > 1:
         yield Finding(
             "; ".join(f"Megatron-core {version} in {home}" for home, version in found.items()),
-            "the first one on sys.path is imported, and MindSpeed's patches for the other do not fit it",
-            "keep one: point PYTHONPATH and MEGATRON_LM_PATH to the same checkout, and uninstall megatron-core",
+            "the first copy on sys.path is imported, and MindSpeed's patches for the other copy do not fit it",
+            "keep one copy: point PYTHONPATH and MEGATRON_LM_PATH to the same checkout, and uninstall megatron-core",
             False,
         )
 

@@ -1,4 +1,4 @@
-"""Facts about a host, and findings of the checks that read them."""
+"""Facts about a host, and the findings of the checks that read these facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_adapt.patches.declare.outcome import Outcome
 class Finding:
     """Finding: what was observed, why it matters, and what to do.
 
-    ``must_fix``: a job cannot run. ``fixed_by`` names the patch (``plugin.patch``) that fixes it.
+    ``must_fix``: a job cannot run. ``fixed_by`` names the patch (``plugin.patch``) that fixes the problem.
     """
 
     what: str
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ran:
-    """Result of a command: exit code, and stdout and stderr combined."""
+    """Result of a command: its exit code, and its stdout and stderr combined."""
 
     exit_code: int
     output: str
@@ -39,20 +39,20 @@ class Machine:
 
     Attributes:
         device: device kind of the job: ``npu``, ``cuda``, ``cpu`` or ``npu-emulated``.
-        versions: installed distributions only.
+        versions: versions of installed distributions, by name.
         nodes: device nodes by kind.
         folder: the current directory.
         extensions: build folder of torch's C++ extensions.
-        shm_bytes: size of /dev/shm.
-        root: root folder of the system files; tests use another.
-        uid: user id; ``groups`` are its group ids.
-        limits: soft limits by letter of ``ulimit``; None is unlimited.
+        shm_bytes: size of /dev/shm in bytes.
+        root: root folder of the system files, which tests replace.
+        uid: id of the user, whose group ids are ``groups``.
+        limits: soft limits by letter of ``ulimit``; None means unlimited.
         outcomes: expected outcome of each patch.
-        torch_cuda: CUDA version of the torch build, "" for none.
-        tools: output of npu-smi or nvidia-smi; None: not found.
-        distributions: canonical names of all installed distributions; empty: not known.
-        reads_packages: whether the packages are installed here, and their files may be read.
-        owners: mode, owner and group of device nodes that are not those of ``root``.
+        torch_cuda: CUDA version that torch was built with, or "".
+        tools: results of npu-smi and nvidia-smi; None for a tool that was not found.
+        distributions: canonical names of all installed distributions; empty if unknown.
+        reads_packages: whether the packages are installed on this host, so that their files can be read.
+        owners: mode, owner and group of device nodes that were collected on another host.
     """
 
     device: str
@@ -93,7 +93,7 @@ class Machine:
         return status.st_mode & bits == bits
 
     def owner(self, node: Path) -> str:
-        """Return mode, owner and group of ``node``, as in ``crw-rw---- root HwHiAiUser``."""
+        """Return the mode, owner and group of ``node``, such as ``crw-rw---- root HwHiAiUser``."""
         if node.name in self.owners:
             return self.owners[node.name]
         status = node.stat()
@@ -109,7 +109,7 @@ class Machine:
 
 
 def settings_of(file: Path) -> dict[str, str]:
-    """Return the ``name=value`` lines of a file, such as version.info; empty if it cannot be read."""
+    """Return the ``name=value`` settings in a file such as version.info, or {} if it cannot be read."""
     try:
         text = file.read_text(errors="replace")
     except OSError:

@@ -14,9 +14,9 @@ from ascend_adapt.diagnosis.findings.machine import Finding, Machine, settings_o
 from ascend_adapt.diagnosis.findings.versions import release
 
 _ASCEND = "/usr/local/Ascend"
-# Opened by every process that uses an NPU, in addition to davinci<N>.
+# Device nodes that every process opens to use an NPU, in addition to davinci<N>.
 _SHARED_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
-# CANN 8.5 and later use cann, earlier ones ascend-toolkit; nnae and nnrt are packages without compilers.
+# CANN 8.5 and later use cann, earlier releases ascend-toolkit. nnae and nnrt are packages without compilers.
 _CANN_FOLDERS = ("cann", "ascend-toolkit/latest", "nnae/latest", "nnrt/latest")
 _HAL = "libascend_hal.so"
 _IN_A_CONTAINER = "in a container, start it with"
@@ -35,7 +35,7 @@ def stack(machine: Machine) -> Mapping[str, str]:
 
 
 def driver(machine: Machine) -> Iterator[Finding]:
-    """Driver files, and the driver library that CANN loads."""
+    """Check the driver's files, and the driver library that CANN loads."""
     folder = _component(machine, "driver")
     if not _version(folder):
         yield Finding(
@@ -61,21 +61,20 @@ def driver(machine: Machine) -> Iterator[Finding]:
 
 
 def firmware(machine: Machine) -> Iterator[Finding]:
-    """Device firmware, which must match the driver; a container does not see its folder."""
+    """Check the device firmware, which must match the driver. A container does not see its folder."""
     folder = _component(machine, "firmware")
     info = settings_of(folder / "version.info")
     if not info and _version(_component(machine, "driver")):
         yield Finding(
             f"NPU firmware of unknown version: {_inside(machine, folder)}/version.info does not exist",
-            "it must match the driver",
-            "in a container nothing, since it does not need the file; on a host install the firmware "
-            "(Ascend-hdk-*.run)",
+            "the firmware must match the driver",
+            "in a container, nothing needs to be done; on a host, install the firmware (Ascend-hdk-*.run)",
             False,
         )
     ranges = settings_of(_component(machine, "driver") / "version.info").get("compatible_version_fw", "")
     version = _numbers(info.get("Version", ""))
     accepted = [tuple(map(_numbers, pair)) for pair in re.findall(r"\[([\d.]+),([\d.]+)\]", ranges)]
-    # 7.5.0.1.129 is within 7.0.0 and 7.5.99.
+    # Only the first three numbers are compared: 7.5.0.1.129 is between 7.0.0 and 7.5.99.
     if version and accepted and not any(low <= version[:3] <= high for low, high in accepted):
         yield Finding(
             f"firmware is {info['Version']}, the driver supports {ranges}",
@@ -86,7 +85,7 @@ def firmware(machine: Machine) -> Iterator[Finding]:
 
 
 def npu_smi(machine: Machine) -> Iterator[Finding]:
-    """Driver response and health of each NPU, from npu-smi."""
+    """Check with npu-smi whether the driver responds, and the health of each NPU."""
     tool = machine.tools.get("npu-smi")
     if tool is None:
         yield Finding(
@@ -116,14 +115,14 @@ def npu_smi(machine: Machine) -> Iterator[Finding]:
     if sick:
         yield Finding(
             f"npu-smi: {', '.join(sick)}",
-            "jobs on it fail or hang",
+            "jobs on this NPU fail or hang",
             "`npu-smi info -t health -i <NPU>` shows the fault; exclude the NPU with ASCEND_RT_VISIBLE_DEVICES",
             True,
         )
 
 
 def nodes(machine: Machine) -> Iterator[Finding]:
-    """Device nodes and their permissions."""
+    """Check the device nodes and their permissions."""
     npus = machine.nodes.get("npu", ())
     shared = [machine.at(f"/dev/{name}") for name in _SHARED_NODES]
     missing = [] if npus else ["/dev/davinci<N>"]
@@ -149,21 +148,20 @@ def nodes(machine: Machine) -> Iterator[Finding]:
 
 
 def cann(machine: Machine) -> Iterator[Finding]:
-    """CANN, and the environment variables of its set_env.sh."""
+    """Check CANN, and the environment variables that its set_env.sh sets."""
     home, opp = (machine.environ.get(name, "") for name in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH"))
     installed = _installed_cann(machine)
     for name, value in (("ASCEND_HOME_PATH", home), ("ASCEND_OPP_PATH", opp)):
         if value and not machine.at(value).is_dir():
             yield Finding(
                 f"{name}={value} is not a folder",
-                "CANN's libraries are looked up there",
+                "CANN's libraries are loaded from this folder",
                 f"{_source(installed)}, or unset it",
                 True,
             )
     if not home and not installed:
         yield Finding(
-            "CANN not found: ASCEND_HOME_PATH is not set, and there is none in "
-            f"{_ASCEND}/{{{','.join(_CANN_FOLDERS)}}}",
+            f"CANN not found: ASCEND_HOME_PATH is not set, and CANN is not in {_ASCEND}/{{{','.join(_CANN_FOLDERS)}}}",
             "torch_npu loads CANN's libraries when it is imported",
             "install the CANN toolkit and the kernels of your NPU (Ascend-cann-toolkit, Ascend-cann-kernels), then "
             "source its set_env.sh",
@@ -204,7 +202,7 @@ def cann(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_npu(machine: Machine) -> Iterator[Finding]:
-    """Match of torch_npu with torch and CANN: each release supports one version of both."""
+    """Check that torch_npu matches torch and CANN. Each release supports one version of each."""
     torch, its = machine.versions.get("torch", ""), machine.versions.get("torch_npu", "")
     found = _cann_version(machine, _cann_folder(machine))
     if torch and not its:
@@ -221,18 +219,18 @@ def torch_npu(machine: Machine) -> Iterator[Finding]:
     if paired is None or not found or found == paired:
         return
     older = cann_versions.is_older(found, paired)
-    undefined = ", and an older one may lack functions: undefined symbol, at import" if older else ""
+    undefined = ", and an older CANN may lack functions (undefined symbol at import)" if older else ""
     fitting = [f"torch_npu=={one}" for one in cann_versions.torch_npus_for(found, release(torch))]
     yield Finding(
         f"torch_npu {its} with CANN {found}",
-        f"it was released for CANN {paired}{undefined}",
+        f"this torch_npu was released for CANN {paired}{undefined}",
         f"install CANN {paired}, or {' or '.join(fitting) or 'another torch_npu'}",
         bool(older),
     )
 
 
 def python_of_cann(machine: Machine) -> Iterator[Finding]:
-    """Python packages that CANN's operator compiler imports in the job's own Python."""
+    """Check for the Python packages that CANN's operator compiler imports in the job's Python."""
     if not _cann_folder(machine) or not machine.distributions:
         return
     missing = [name for name in _PYTHON_OF_CANN if name not in machine.distributions]
@@ -248,7 +246,7 @@ def python_of_cann(machine: Machine) -> Iterator[Finding]:
 
 
 def _component(machine: Machine, name: str) -> Path:
-    """Return the folder of driver or firmware; /etc/ascend_install.info has the path."""
+    """Return the folder of the driver or firmware, from /etc/ascend_install.info."""
     parameter = f"{name.capitalize()}_Install_Path_Param"
     home = settings_of(machine.at("/etc/ascend_install.info")).get(parameter) or _ASCEND
     return machine.at(f"{home}/{name}")
@@ -265,14 +263,14 @@ def _cann_folder(machine: Machine) -> str:
 
 
 def _installed_cann(machine: Machine) -> str:
-    """Return the path of CANN installed for all users or for this user, or ""."""
+    """Return the path of a CANN that is installed for all users or for this user, or ""."""
     homes = [_ASCEND, *(f"{home}/Ascend" for home in (machine.environ.get("HOME", ""),) if home)]
     paths = [f"{home}/{name}" for home in homes for name in _CANN_FOLDERS]
     return next((path for path in paths if machine.at(path).is_dir()), "")
 
 
 def _cann_version(machine: Machine, folder: str) -> str:
-    """Return the release of the CANN in ``folder``, such as 8.3.RC1, or ""."""
+    """Return the release of the CANN in ``folder``, such as 8.3.RC1, or "" if unknown."""
     if not folder:
         return ""
     home = machine.at(folder)
@@ -291,7 +289,7 @@ def _source(folder: str) -> str:
 
 
 def _inside(machine: Machine, path: Path) -> str:
-    """Return the path as processes of this host see it."""
+    """Return a path without ``root``, as processes of the host see it."""
     return f"/{path.relative_to(machine.root)}"
 
 

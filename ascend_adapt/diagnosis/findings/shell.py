@@ -9,13 +9,13 @@ from pathlib import Path
 from ascend_adapt.diagnosis.findings.machine import Finding, Machine
 
 _SMALL_SHM = 1 << 30
-# A rank has sockets to most others, and a file descriptor for each token file, shard and DataLoader worker.
+# A rank has sockets to most other ranks, and file descriptors for token files, shards and DataLoader workers.
 _FEW_FILES = 4096
 _FEW_PROCESSES = 4096
 
 
 def visible_devices(machine: Machine) -> Iterator[Finding]:
-    """Device numbers in the visible-device variables that do not exist."""
+    """Check the visible-device variables for device numbers that do not exist."""
     for kind, name in (("npu", "ASCEND_RT_VISIBLE_DEVICES"), ("cuda", "CUDA_VISIBLE_DEVICES")):
         count = len(machine.nodes.get(kind, ()))
         wanted = [int(word) for word in machine.environ.get(name, "").split(",") if word.strip().isdigit()]
@@ -30,16 +30,19 @@ def visible_devices(machine: Machine) -> Iterator[Finding]:
 
 
 def allocator_settings(machine: Machine) -> Iterator[Finding]:
-    """Two variables for one setting."""
+    """Check for two variables that set the same allocator option."""
     both = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     if all(machine.environ.get(name) for name in both):
         yield Finding(
-            f"{' and '.join(both)} are both set", "newer torch_npu aborts if both are set", "unset one of them", True
+            f"{' and '.join(both)} are both set",
+            "newer torch_npu releases abort if both are set",
+            "unset one of them",
+            True,
         )
 
 
 def variables_that_change_jobs(machine: Machine) -> Iterator[Finding]:
-    """Variables that are easily forgotten in a shell."""
+    """Check for variables that change jobs and are easily forgotten in a shell."""
     for name, values, why in (
         ("ASCEND_ADAPT", ("0", "false", "no", "off"), "no patch is applied in any job started from here"),
         ("ASCEND_LAUNCH_BLOCKING", ("1",), "every operator waits for the device: good for debugging, but slow"),
@@ -52,11 +55,11 @@ def variables_that_change_jobs(machine: Machine) -> Iterator[Finding]:
         ("INF_NAN_MODE_ENABLE", ("0",), "overflow saturates, so loss scalers that check for Inf never detect it"),
     ):
         if machine.environ.get(name) in values:
-            yield Finding(f"{name}={machine.environ[name]}", why, "unset it unless you want that", False)
+            yield Finding(f"{name}={machine.environ[name]}", why, "unset it unless this is intended", False)
 
 
 def rank_table(machine: Machine) -> Iterator[Finding]:
-    """Rank table, which HCCL reads when the first group is created."""
+    """Check the rank table, which HCCL reads when the first process group is created."""
     name = machine.environ.get("RANK_TABLE_FILE", "")
     if name and not Path(name).is_file():
         yield Finding(
@@ -68,7 +71,7 @@ def rank_table(machine: Machine) -> Iterator[Finding]:
 
 
 def python_path(machine: Machine) -> Iterator[Finding]:
-    """Empty elements of PYTHONPATH, which add the current directory of each process."""
+    """Check PYTHONPATH for empty elements, each of which adds the current directory of a process."""
     path = machine.environ.get("PYTHONPATH", "")
     if path and "" in path.split(os.pathsep):
         yield Finding(
@@ -80,7 +83,7 @@ def python_path(machine: Machine) -> Iterator[Finding]:
 
 
 def shell_scripts(machine: Machine) -> Iterator[Finding]:
-    """Scripts with Windows line endings."""
+    """Check for shell scripts with Windows line endings."""
     for script in sorted(machine.folder.glob("*.sh")):
         if script.is_file() and os.access(script, os.R_OK) and b"\r\n" in script.read_bytes():
             yield Finding(
@@ -92,7 +95,7 @@ def shell_scripts(machine: Machine) -> Iterator[Finding]:
 
 
 def shared_memory(machine: Machine) -> Iterator[Finding]:
-    """Size of /dev/shm, through which DataLoader workers pass batches."""
+    """Check the size of /dev/shm, through which DataLoader workers pass batches."""
     if machine.shm_bytes < _SMALL_SHM:
         yield Finding(
             f"/dev/shm has {machine.shm_bytes / (1 << 20):.0f} MiB",
@@ -103,9 +106,9 @@ def shared_memory(machine: Machine) -> Iterator[Finding]:
 
 
 def limits(machine: Machine) -> Iterator[Finding]:
-    """Soft limits that the processes of a job inherit from the shell."""
+    """Check the soft limits that the processes of a job inherit from the shell."""
     for letter, few, why in (
-        ("n", _FEW_FILES, "token files, shards, sockets and workers of a rank need more: Too many open files"),
+        ("n", _FEW_FILES, "a rank needs more for token files, shards, sockets and workers: Too many open files"),
         ("u", _FEW_PROCESSES, "every rank starts tens of threads: can't start new thread"),
     ):
         limit = machine.limits.get(letter)

@@ -1,6 +1,6 @@
 """Checks of installed versions: missing packages, and incompatible combinations with or without a patch.
 
-Version ranges of patches are declared there only, and read from their expected outcomes.
+Only patches declare their version ranges. These checks read the patches' expected outcomes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ascend_adapt.patches.declare.outcome import Outcome
 
 @dataclass(frozen=True)
 class Combination:
-    """Incompatible versions that no patch fixes; ``devices`` restricts them to these kinds of device."""
+    """Incompatible versions that no patch fixes. If ``devices`` is given, they matter on these kinds of device only."""
 
     requires: tuple[str, ...]
     why: str
@@ -29,7 +29,7 @@ class Combination:
 
 
 COMBINATIONS = (
-    # Source: upstream code. 0.7.0 is the first whose configuration is pydantic's, 0.11.2 the first with pydantic_v1.py.
+    # Source: upstream code. DeepSpeed's configuration uses pydantic from 0.7.0 on, and pydantic_v1.py from 0.11.2 on.
     Combination(
         ("deepspeed>=0.7,<0.11.2", "pydantic>=2"),
         why="its configuration classes need pydantic 1: 'FieldInfo' object has no attribute 'required'",
@@ -46,7 +46,7 @@ COMBINATIONS = (
 
 
 def torch_is_there(machine: Machine) -> Iterator[Finding]:
-    """torch must be installed."""
+    """Check that torch is installed."""
     if "torch" not in machine.versions:
         yield Finding(
             "torch is not installed",
@@ -57,7 +57,7 @@ def torch_is_there(machine: Machine) -> Iterator[Finding]:
 
 
 def known_combinations(machine: Machine) -> Iterator[Finding]:
-    """Incompatible combinations of versions."""
+    """Check for incompatible combinations of versions."""
     for one in COMBINATIONS:
         found = _found(one.requires, machine.versions)
         if found and (not one.devices or machine.device in one.devices):
@@ -65,7 +65,7 @@ def known_combinations(machine: Machine) -> Iterator[Finding]:
 
 
 def patched(machine: Machine) -> Iterator[Finding]:
-    """Known problems that a patch fixes, and patches that cannot be applied."""
+    """Report known problems that a patch fixes, and patches that cannot be applied."""
     for one in machine.outcomes:
         problem = _problem(one, machine.device)
         if one.state == "drifted":
@@ -82,7 +82,7 @@ def patched(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_npu_fits_torch(machine: Machine) -> Iterator[Finding]:
-    """torch_npu must match torch."""
+    """Check that torch_npu matches torch."""
     ours, its = machine.versions.get("torch", ""), machine.versions.get("torch_npu", "")
     if ours and its and release(ours) != release(its):
         where = [
@@ -100,7 +100,7 @@ def torch_npu_fits_torch(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_is_what_pip_lists(machine: Machine) -> Iterator[Finding]:
-    """A torch on sys.path that shadows the installed one."""
+    """Check for a torch on sys.path that shadows the installed torch."""
     listed = machine.versions.get("torch", "")
     folder = probe.root_folder("torch") if machine.reads_packages and listed else None
     file = folder / "torch" / "version.py" if folder is not None else None
@@ -115,7 +115,7 @@ def torch_is_what_pip_lists(machine: Machine) -> Iterator[Finding]:
 
 
 def torch_npu_elsewhere(machine: Machine) -> Iterator[Finding]:
-    """torch_npu without NPUs, and NPUs without torch_npu, when a job runs on another device."""
+    """Check for torch_npu without NPUs, and for NPUs without torch_npu, if a job runs on another device."""
     npus, is_there = machine.nodes.get("npu", ()), "torch_npu" in machine.versions
     if machine.device == "npu":
         return
@@ -150,18 +150,18 @@ def _drifted(one: Outcome) -> Finding:
 
 
 def _problem(one: Outcome, device: str) -> str:
-    """Return the versions that fail without a patch, in combination or on this kind of device only, or ""."""
+    """Return the versions that fail without a patch, together or on this kind of device only, or ""."""
     found = one.found.split(", ")
     if one.without == "slower" or not one.found or any(text.startswith("no ") for text in found):
         return ""
     if len(found) > 1:
         return " with ".join(found)
-    kind = device.partition("-")[0]  # npu-emulated is an npu to patches
+    kind = device.partition("-")[0]  # for patches, npu-emulated is an NPU
     return f"{one.found} on {device}" if one.without == "crash" and one.requires.endswith(f"device {kind}") else ""
 
 
 def _found(requires: tuple[str, ...], versions: Mapping[str, str]) -> list[str]:
-    """Return the installed versions if they meet all requirements, else an empty list."""
+    """Return the installed versions if they meet all requirements, else []."""
     found = []
     for requirement in map(Requirement, requires):
         version = versions.get(requirement.name, "")
@@ -172,7 +172,7 @@ def _found(requires: tuple[str, ...], versions: Mapping[str, str]) -> list[str]:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return the release numbers of a version, or () if it is invalid."""
+    """Return the numbers of a version's release segment, or () if the version is invalid."""
     try:
         return Version(version).release
     except InvalidVersion:

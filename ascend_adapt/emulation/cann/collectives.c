@@ -24,7 +24,7 @@ static int no_memory(Mesh *mesh)
     return 0;
 }
 
-/* The elements of ``count`` that rank ``rank`` reduces. */
+/* The share of ``count`` elements that rank ``rank`` reduces. */
 static size_t share_begin(const Mesh *mesh, size_t count, int rank)
 {
     return count / (size_t)mesh->size * (size_t)rank + ((size_t)rank < count % (size_t)mesh->size
@@ -32,7 +32,7 @@ static size_t share_begin(const Mesh *mesh, size_t count, int rank)
                                                                   : count % (size_t)mesh->size);
 }
 
-/* Send each rank its piece of ``out``; write to ``result`` the reduction, in rank order, of the received pieces. */
+/* Send each rank its piece of ``out``; reduce the received pieces, in rank order, into ``result``. */
 static int reduce_pieces(Mesh *mesh, const Task *task, const Piece *out, char *result, size_t count, int root)
 {
     int size = mesh->size, rank = mesh->rank;
@@ -132,7 +132,8 @@ static int run_all_to_all(Mesh *mesh, Task *task)
     return good;
 }
 
-/* The k-th send to a rank pairs with the k-th receive there; each round does the next of both with every rank. */
+/* The k-th send to a rank pairs with the k-th receive on that rank; each round does the next send and receive of every
+ * rank. */
 static int run_batch(Mesh *mesh, Task *task)
 {
     Parcel *parcels = calloc((size_t)mesh->size, sizeof *parcels);

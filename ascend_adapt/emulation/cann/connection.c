@@ -1,4 +1,4 @@
-/* Sockets in Linux's abstract namespace: they leave no file, use no port, and only this user may connect. */
+/* Sockets in Linux's abstract namespace, which leave no file and use no port. Only this user may connect. */
 #define _GNU_SOURCE
 #include "connection.h"
 
@@ -28,7 +28,7 @@ static int fail(Mesh *mesh, const char *what, int peer)
     return 0;
 }
 
-/* ---- what a rank waits in, for the message of a rank that waits for it elsewhere ---- */
+/* ---- the collective in which each rank waits, for error messages of ranks that wait in another one ---- */
 
 static int path_of_wait(char *path, size_t room, pid_t process)
 {
@@ -72,7 +72,7 @@ static int fail_late(Mesh *mesh, const Call *call, int peer)
     char other[400];
     read_wait(mesh->sockets[peer], other, sizeof other);
     snprintf(mesh->failure, sizeof mesh->failure,
-             "rank %d of %d: is in %s, and rank %d has not joined it within HCCL_EXEC_TIMEOUT: it is %s%s — all ranks of a "
+             "rank %d of %d: is in %s, and rank %d has not joined it within HCCL_EXEC_TIMEOUT: that rank is %s%s — all ranks of a "
              "group must call the same collectives",
              mesh->rank, mesh->size, call->text, peer, strncmp(other, "in ", 3) == 0 ? "" : "in ", other);
     return 0;
@@ -130,7 +130,7 @@ static int connect_to(Mesh *mesh, const unsigned char *secret, int peer, int64_t
         if (connect(fd, (struct sockaddr *)&address, length) == 0) {
             if (!is_this_user(fd) || write(fd, &rank, sizeof rank) != sizeof rank) {
                 close(fd);
-                return fail(mesh, "somebody else listens", peer);
+                return fail(mesh, "an unexpected process listens", peer);
             }
             mesh->sockets[peer] = fd;
             return 1;
@@ -154,7 +154,7 @@ static int accept_one(Mesh *mesh, int listener, int64_t deadline_ns)
         peer >= mesh->size || mesh->sockets[peer] >= 0) {
         if (fd >= 0)
             close(fd);
-        return fail(mesh, "a stranger connected", peer);
+        return fail(mesh, "an unexpected process connected", peer);
     }
     mesh->sockets[peer] = fd;
     return 1;
@@ -253,7 +253,7 @@ static int pull(Mesh *mesh, int peer, const Parcel *parcel, Progress *at, const 
     return 1;
 }
 
-/* Let the other ranks see the call that they differ from, and then that this rank is out of step. */
+/* Let the other ranks see the call from which theirs differ, and then that this rank is out of step. */
 static void give_up(Mesh *mesh, const Parcel *parcels, Progress *progress)
 {
     for (int peer = 0; peer < mesh->size; peer++) {
@@ -266,7 +266,7 @@ static void give_up(Mesh *mesh, const Parcel *parcels, Progress *progress)
     }
 }
 
-/* As in HCCL: how long a collective waits for other ranks, in seconds. */
+/* The time in seconds for which a collective waits for other ranks, as in HCCL. */
 static int64_t execution_timeout_ns(void)
 {
     const char *seconds = getenv("HCCL_EXEC_TIMEOUT");

@@ -1,4 +1,4 @@
-/* Connections of a communicator: one local socket for each pair of ranks. */
+/* Connections of a communicator: one local socket per pair of ranks. */
 #ifndef ASCEND_ADAPT_CONNECTION_H
 #define ASCEND_ADAPT_CONNECTION_H
 
@@ -14,7 +14,7 @@ typedef struct Mesh {
     char failure[1024];
 } Mesh;
 
-/* Data that one rank sends to, and receives from, another; NULL and 0 for nothing. */
+/* Data that one rank sends to and receives from another rank; NULL and 0 for no data. */
 typedef struct Parcel {
     const void *out;
     size_t out_bytes;
@@ -24,29 +24,29 @@ typedef struct Parcel {
     int has_in;
     int out_type; /* of an item of a batch of sends and receives */
     int in_type;
-    size_t out_sent; /* bytes that pass: all, or none of data without values at full size */
+    size_t out_sent; /* transferred bytes: all, or 0 for data without values at full size */
     size_t in_sent;
 } Parcel;
 
-/* A call of a collective, which must be the same on all ranks, except for its text. */
+/* A call of a collective. All members except text must be the same on all ranks. */
 typedef struct Call {
     int32_t what;
     int32_t type;
     int32_t operation;
     int32_t root;
-    uint64_t count; /* elements, where all ranks give the same number */
-    char text[232]; /* for a person: the collective, its tensor, the line of the script, the rank in the job */
+    uint64_t count; /* elements, if all ranks give the same number */
+    char text[232]; /* for error messages: the collective, its tensor, the script line, the rank in the job */
 } Call;
 
-/* The bytes of a piece of ``bytes`` elements of a type that pass between ranks: none if it holds no values. */
+/* The number of bytes of a piece that pass between ranks: 0 if the piece holds no values. */
 size_t mesh_sent(size_t bytes, int type);
 
-/* Connect each pair of ranks; all ranks call it with the same secret. Returns whether it succeeded, else see failure. */
+/* Connect each pair of ranks; all ranks use the same secret. Return whether it succeeded; else see failure. */
 int mesh_connect(Mesh *mesh, const unsigned char secret[SECRET_BYTES], int timeout_s);
 void mesh_close(Mesh *mesh);
 
-/* Exchange one parcel with each rank, itself included. Every rank checks the call of every other one, so that a call that
- * differs fails even if no data would pass; only ``one_sided`` calls (sends and receives) are checked where data passes.
+/* Exchange one parcel with each rank, including this rank. Every rank checks the call of every other rank, so that a
+ * differing call fails even if no data is sent. ``one_sided`` calls (sends, receives) are only checked with data.
  */
 int mesh_exchange(Mesh *mesh, Parcel *parcels, const Call *call, int one_sided);
 

@@ -65,7 +65,7 @@ int emulated_is_full_size(void)
     return is_on;
 }
 
-/* The limits of tensors that hold values at full size, for the kernels in Python. */
+/* The maximum sizes of tensors that hold values at full size, for the kernels in Python. */
 API const int ascend_adapt_emulated_float_bytes = FLOAT_BYTES;
 API const int ascend_adapt_emulated_other_bytes = OTHER_BYTES;
 
@@ -79,7 +79,7 @@ API int aclrtGetDeviceCount(uint32_t *count)
     return OK;
 }
 
-/* The utilization of its cube, vector and AI CPU cores and memory, in percent: the emulated device is never busy. */
+/* The utilization of the cube, vector and AI CPU cores and of memory, in percent: the emulated device is never busy. */
 API int aclrtGetDeviceUtilizationRate(int32_t device, int32_t *percent)
 {
     for (int part = 0; part < 4; part++)
@@ -108,7 +108,7 @@ API int aclrtGetDevice(int32_t *device)
 
 API int aclrtResetDevice(int32_t device) { return OK; }
 
-/* A context is just its device. */
+/* A context is represented by its device. */
 API int aclrtGetCurrentContext(void **context)
 {
     *context = (void *)(intptr_t)(emulated_current_device() + 1);
@@ -122,7 +122,7 @@ API int aclrtSetCurrentContext(void *context)
     return OK;
 }
 
-/* Autograd's thread of a device that has no context leaves it alone; torch_npu has created no stream there. */
+/* Autograd's thread ignores a device without a context; torch_npu has created no stream there. */
 API int aclrtGetPrimaryCtxState(int32_t device, uint32_t *flags, int32_t *active)
 {
     if (flags != NULL)
@@ -137,7 +137,7 @@ API const char *aclrtGetSocName(void)
     return name != NULL && *name != '\0' ? name : "Ascend910B2";
 }
 
-/* 0: AI cores, 1: vector cores, 2: bytes of the L2 cache; those of an Ascend 910B2. */
+/* 0: AI cores, 1: vector cores, 2: bytes of the L2 cache; the values are those of an Ascend 910B2. */
 API int aclGetDeviceCapability(uint32_t device, int which, int64_t *value)
 {
     *value = which == 0 ? 24 : which == 1 ? 48 : which == 2 ? (192ll << 20) : 0;
@@ -179,10 +179,10 @@ API int aclrtSetSysParamOpt(int option, int64_t value)
 API int aclrtCtxGetSysParamOpt(int option, int64_t *value) { return aclrtGetSysParamOpt(option, value); }
 API int aclrtCtxSetSysParamOpt(int option, int64_t value) { return aclrtSetSysParamOpt(option, value); }
 
-/* torch_npu chooses by the chip, INF_NAN_MODE_ENABLE and INF_NAN_MODE_FORCE_DISABLE. */
+/* torch_npu chooses the mode by the chip, INF_NAN_MODE_ENABLE and INF_NAN_MODE_FORCE_DISABLE. */
 API int ascend_adapt_emulated_saturates;
 
-/* 0 saturates, 1 keeps Inf and NaN. */
+/* Mode 0 saturates, mode 1 keeps Inf and NaN. */
 API int aclrtSetDeviceSatMode(int mode)
 {
     ascend_adapt_emulated_saturates = mode == 0;
@@ -195,7 +195,7 @@ API int aclrtGetDeviceSatMode(int *mode)
     return OK;
 }
 
-/* Whether overflow is detected on a stream; here it always is. */
+/* Whether overflow is detected on a stream, which is always the case here. */
 API int aclrtSetStreamOverflowSwitch(Stream *stream, uint32_t flag) { return OK; }
 API int aclrtGetStreamOverflowSwitch(Stream *stream, uint32_t *flag)
 {
@@ -235,7 +235,7 @@ API int aclmdlInitDump(void) { return OK; }
 API int aclmdlSetDump(const char *path) { return OK; }
 API int aclmdlFinalizeDump(void) { return OK; }
 
-/* torch_npu compares versions before it uses newer functions. ASCEND_ADAPT_EMULATED_CANN is checked by the launcher. */
+/* torch_npu compares versions before it uses newer functions. The launcher checks ASCEND_ADAPT_EMULATED_CANN. */
 static void write_version(char *version)
 {
     const char *wanted = getenv("ASCEND_ADAPT_EMULATED_CANN");
@@ -248,11 +248,11 @@ API int aclsysGetVersionStr(char *package, char *version)
     return OK;
 }
 
-/* aclCANNPackageVersion begins with the text, in 128 characters. */
+/* aclCANNPackageVersion begins with the version text, in 128 characters. */
 API int aclsysGetCANNVersion(int package, char *version)
 {
     if (version == NULL)
-        return emulated_failure(INVALID_PARAMETER, "aclsysGetCANNVersion: no place for the version");
+        return emulated_failure(INVALID_PARAMETER, "aclsysGetCANNVersion: the buffer for the version is NULL");
     write_version(version);
     return OK;
 }
@@ -265,7 +265,7 @@ API int MsprofReportAdditionalInfo(uint32_t aging, const void *record, uint32_t 
 API uint64_t MsprofSysCycleTime(void) { return (uint64_t)emulated_now_ns(); }
 API uint64_t MsprofGetHashId(const char *text, size_t length) { return 1; }
 
-/* Called by every function that a torch_npu wheel needs and the emulation does not have; see symbols.py. */
+/* Called by every function that a torch_npu wheel needs and the emulation lacks; see symbols.py. */
 int emulated_missing(const char *name)
 {
     return emulated_failure(UNSUPPORTED, "%s: the emulated CANN does not have it", name);

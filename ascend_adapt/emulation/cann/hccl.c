@@ -1,7 +1,7 @@
-/* HCCL between processes of one machine, called by torch_npu's own ProcessGroupHCCL.
+/* HCCL between processes of one machine, called by torch_npu's ProcessGroupHCCL.
  *
- * Each communicator has a thread that runs its collectives in order. Until then a collective is pending, as on a device:
- * reading its result without synchronisation gives the old values.
+* Each communicator has a thread that runs its collectives in order. A collective that has not run is pending, as on a
+ * device: reading its result without synchronisation returns the old values.
  */
 #include "collectives.h"
 #include "reduction.h"
@@ -35,7 +35,7 @@ typedef struct Communicator {
     Task *first, *last;
     int is_closing;
     int has_failed;
-    char ranks[256]; /* the ranks of the job in it, as "0,2,4" */
+    char ranks[256]; /* the job's ranks in this communicator, such as "0,2,4" */
 } Communicator;
 
 /* As HCCL declares it; an older torch_npu has fewer of the last members, and the size says so. */
@@ -114,7 +114,7 @@ typedef struct Traffic {
     char type[16];
     char ranks[256];
     uint64_t calls;
-    uint64_t bytes; /* of this rank's own tensor: what it reduces, sends or contributes */
+    uint64_t bytes; /* of this rank's tensor, which it reduces, sends or contributes */
 } Traffic;
 
 enum { MOST_TRAFFIC = 1024 };
@@ -155,7 +155,7 @@ static void count(const Communicator *comm, const Task *task)
     count_traffic(collective_name(task->call.what), task->call.type, bytes, comm);
 }
 
-/* Copy the entry ``index`` to ``out``; returns whether there is one. */
+/* Copy the entry ``index`` to ``out``; return whether it exists. */
 API int ascend_adapt_emulated_traffic(int index, Traffic *out)
 {
     pthread_mutex_lock(&traffic_lock);
@@ -166,7 +166,7 @@ API int ascend_adapt_emulated_traffic(int index, Traffic *out)
     return exists;
 }
 
-/* Find out which ranks of the job a communicator has; a process without RANK counts by its place in it. */
+/* Find the job's ranks in a communicator; a process without RANK counts by its place in the communicator. */
 static int name_ranks(Communicator *comm)
 {
     const char *own = getenv("RANK");
@@ -192,7 +192,7 @@ static void free_task(Task *task)
     free(task);
 }
 
-/* Set when the job ends after its steps: a collective that fails because another rank has ended never ends. */
+/* Set when the job ends after its steps: a collective that would fail because another rank has ended hangs instead. */
 API int ascend_adapt_emulated_is_ending;
 
 static void *work(void *argument)
@@ -209,7 +209,7 @@ static void *work(void *argument)
         if (task == NULL)
             return NULL;
         emulated_task_await_turn(task->stream, task->number);
-        /* After a failure the connections are out of step and cannot be used any more. */
+        /* After a failure, the connections are out of step and cannot be used again. */
         int good = !comm->has_failed && collective_run(&comm->mesh, task);
         while (!good && ascend_adapt_emulated_is_ending)
             pause();
@@ -298,7 +298,7 @@ API int HcclGetRankId(Communicator *comm, uint32_t *rank)
     return OK;
 }
 
-/* A failure is reported with its cause where the host waits for the collective, not by a watchdog thread. */
+/* A failure is reported with its cause when the host waits for the collective, not by a watchdog thread. */
 API int HcclGetCommAsyncError(Communicator *comm, int *error)
 {
     *error = OK;
@@ -310,7 +310,7 @@ API int HcclSetConfig(int which, int value) { return OK; }
 
 /* ---- collectives ---- */
 
-/* Writes the line of the script that the calling thread is at, as ``train.py:12``; set by the kernels in Python. */
+/* Writes the script line that the calling thread executes, such as ``train.py:12``; the Python kernels set it. */
 API void (*ascend_adapt_emulated_locate)(char *into, size_t room);
 
 static void describe(Call *call, const Communicator *comm, const Task *task)
@@ -370,7 +370,7 @@ static int launch(Communicator *comm, Task description, Stream *stream)
 static int check(int what, int type, int reduces)
 {
     if (element_bytes(type) == 0)
-        return emulated_failure(E_UNSUPPORTED, "HCCL: %s of data type %d, which HCCL does not have", collective_name(what), type);
+        return emulated_failure(E_UNSUPPORTED, "HCCL: %s of data type %d, which HCCL does not support", collective_name(what), type);
     if (reduces && !can_reduce(type))
         return emulated_failure(E_UNSUPPORTED,
                                 "HCCL: %s of %s, expected int8, int16, int32, int64, float16, float32 or bfloat16",
@@ -500,10 +500,10 @@ API int HcclAlltoAll(const void *send, uint64_t send_count, int send_type, const
                       cut(comm, recv, NULL, NULL, recv_count, element_bytes(recv_type)), send_type, comm, stream);
 }
 
-/* ---- groups: what a thread launches between start and end begins together ----
+/* ---- groups: operations that a thread launches between start and end begin together ----
  *
- * So the sends and receives of a group become one batch for each communicator, launched at the end. Its collectives are
- * launched at once, in their order, which is the same on all ranks.
+* The sends and receives of a group become one batch per communicator, which is launched at the end. The collectives of
+ * a group are launched immediately, in their order, which is the same on all ranks.
  */
 
 static __thread int group_depth;
@@ -544,7 +544,7 @@ API int HcclGroupEnd(void)
     return code;
 }
 
-/* As HCCL declares it. */
+/* Declared as in HCCL. */
 typedef struct SendRecvItem {
     int is_recv;
     void *buffer;

@@ -1,4 +1,4 @@
-/* Device memory, allocated on the host, up to the capacity of the device. */
+/* Device memory: allocated on the host, up to the capacity of the device. */
 #include "emulated.h"
 
 #include <pthread.h>
@@ -75,7 +75,7 @@ static Block forget(void *address)
     return found;
 }
 
-/* Addresses without memory: a page exists once it is written to. Huge pages would make 2 MiB of one written byte. */
+/* Addresses without memory: a page exists after the first write. With huge pages, one written byte would use 2 MiB. */
 static void *reserve(size_t size)
 {
     void *range = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -172,7 +172,7 @@ API int aclrtMemsetAsync(void *to, size_t room, int32_t value, size_t size, Stre
     return code != OK ? code : aclrtMemset(to, room, value, size);
 }
 
-/* Expandable segments: a range of addresses is reserved, and physical memory is mapped into it piece by piece. */
+/* Expandable segments: an address range is reserved, and physical memory is mapped into it piece by piece. */
 API int aclrtReserveMemAddress(void **address, size_t size, size_t alignment, void *wish, uint64_t flags)
 {
     void *range = reserve(size);

@@ -146,13 +146,13 @@ API int aclnnConstantPadNd(void *workspace, uint64_t size, Padding *padding, Str
     size_t bytes = padding->into->unit;
     for (uint64_t i = 0; i < padding->into->dimensions; i++)
         bytes *= (size_t)padding->into->sizes[i];
-    memset(padding->into->data, 0, bytes); /* torch_npu has just created it, so it is contiguous */
+    memset(padding->into->data, 0, bytes); /* torch_npu has just created this tensor, so it is contiguous */
     pad(padding, 0, padding->from->data, padding->into->data);
     free(padding);
     return OK;
 }
 
-/* ---- aclop: buffers, and descriptions that are not read ---- */
+/* ---- aclop: buffers, and tensor descriptions, which are not read ---- */
 
 typedef struct Buffer {
     void *data;
@@ -206,7 +206,7 @@ API int aclopCompileAndExecute(const char *type, int inputs, const void *const *
         memset(output_buffers[0]->data, 0, output_buffers[0]->size);
         return OK;
     }
-    if (strcmp(type, "NPUGetFloatStatus") == 0) /* it writes to its input, which torch_npu returns */
+    if (strcmp(type, "NPUGetFloatStatus") == 0) /* the operator writes to its input, which torch_npu returns */
         return write_flag(input_buffers, inputs, 1);
     if (strcmp(type, "NPUGetFloatStatusV2") == 0)
         return write_flag(output_buffers, outputs, 0);
@@ -220,5 +220,5 @@ API int aclopCompileAndExecute(const char *type, int inputs, const void *const *
         return OK;
     }
     return emulated_failure(UNSUPPORTED,
-                            "operator %s: torch_npu launches it itself, and the emulated CANN does not have it", type);
+                            "operator %s: torch_npu launches it directly, and the emulated CANN does not have it", type);
 }

@@ -1,5 +1,5 @@
-/* The profiler of CANN records nothing: a trace has what torch_npu records itself, operators with names, shapes and
- * times of the host.
+/* The profiler of CANN records nothing. A trace only has what torch_npu records: operators with names, shapes and host
+ * times.
  */
 #include "emulated.h"
 
@@ -22,7 +22,7 @@ API int aclprofStart(const void *config) { return OK; }
 API int aclprofStop(const void *config) { return OK; }
 API int aclprofMarkEx(const char *text, size_t length, void *stream) { return OK; }
 
-/* mspti, for torch.profiler: no activity of a device is ever delivered. */
+/* mspti, for torch.profiler: no device activity is ever delivered. */
 API int msptiSubscribe(void **subscriber, void *callback, void *data)
 {
     *subscriber = data;

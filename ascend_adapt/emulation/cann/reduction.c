@@ -70,14 +70,14 @@ static uint16_t to_float16(float value)
         return sign | 0x7e00;
     if (magnitude >= 0x477ff000) /* 65520 and above round to infinity */
         return sign | 0x7c00;
-    if (magnitude < 0x38800000) { /* below 2**-14: what is added leaves the subnormal's bits, rounded to even */
+    if (magnitude < 0x38800000) { /* below 2**-14: the addition leaves the bits of the subnormal, rounded to even */
         float shifted = bits_to_float(magnitude) + 0.5f;
         return (uint16_t)(sign | (float_to_bits(shifted) - 0x3f000000));
     }
     return (uint16_t)(sign | (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13);
 }
 
-/* What a device that saturates gives instead of a value, in a type whose largest finite value is ``largest``. */
+/* The saturated form of a value, in a type whose largest finite value is ``largest``. */
 static float saturated(float value, float largest)
 {
     if (fabsf(value) <= largest)

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Bytes of an element of a HcclDataType, 0 if HCCL does not have the type. */
+/* Bytes per element of a HcclDataType, or 0 if HCCL does not have the type. */
 size_t element_bytes(int type);
 const char *type_name(int type);
 
@@ -14,7 +14,7 @@ int is_float(int type);
 int can_reduce(int type);
 
 /* into[i] = into[i] (+, *, max, min) from[i], computed in float32 for float16 and bfloat16. Sums and products
- * saturate, and set the overflow flag, on a device that does. */
+* saturate, and set the overflow flag, on a device that saturates. */
 void reduce(void *into, const void *from, size_t count, int type, int operation);
 
 #endif

@@ -9,12 +9,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 
 typedef struct Event {
-    Stream *stream; /* where it was recorded last, else NULL */
+    Stream *stream; /* the stream on which it was last recorded, else NULL */
     uint64_t task;  /* the last task before it */
     int64_t ns;     /* when it was reached, 0 if not queried since */
 } Event;
 
-/* Number of pending tasks of all streams; as_cpu reads it, and then waits for its own stream. */
+/* Number of pending tasks of all streams; as_cpu reads it and then waits for the current stream. */
 API int ascend_adapt_emulated_pending;
 
 uint64_t emulated_task_issue(Stream *stream)
@@ -84,7 +84,7 @@ API int aclrtCreateStream(Stream **stream) { return aclrtCreateStreamWithConfig(
 
 API int aclrtDestroyStream(Stream *stream)
 {
-    /* Events recorded on it may outlive it, so it is not freed: a process creates a few dozen at most. */
+    /* Not freed, because events recorded on a stream may outlive it; a process creates a few dozen streams at most. */
     return emulated_settle(stream);
 }
 
@@ -102,7 +102,7 @@ API int aclrtStreamGetId(Stream *stream, int32_t *id)
     return OK;
 }
 
-/* 0: all its tasks are done, 1: not yet. */
+/* Status 0: all tasks of the stream are done, 1: not yet. */
 API int aclrtStreamQuery(Stream *stream, int *status)
 {
     pthread_mutex_lock(&lock);
@@ -181,7 +181,7 @@ static int wait_for_event(Event *event)
     return code == OK ? OK : emulated_failure(code, "%s", stream->failure);
 }
 
-/* Kernels launched on the stream later run immediately, so the launching thread has to wait. */
+/* Kernels that are launched later on the stream run immediately, so the launching thread has to wait. */
 API int aclrtStreamWaitEvent(Stream *stream, Event *event) { return wait_for_event(event); }
 
 API int aclrtSynchronizeEvent(Event *event)
@@ -190,7 +190,7 @@ API int aclrtSynchronizeEvent(Event *event)
     return wait_for_event(event);
 }
 
-/* 0: not yet, 1: reached. */
+/* Status 0: the event is not yet reached, 1: reached. */
 API int aclrtQueryEventStatus(Event *event, int *status)
 {
     pthread_mutex_lock(&lock);
@@ -199,7 +199,7 @@ API int aclrtQueryEventStatus(Event *event, int *status)
     return OK;
 }
 
-/* The older query, with its older result: 0 reached, 1 not yet. */
+/* The older query, with inverted results: 0 is reached, 1 is not yet. */
 API int aclrtQueryEvent(Event *event, int *status)
 {
     int reached;

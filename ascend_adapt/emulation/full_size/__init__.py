@@ -1,8 +1,8 @@
-"""A rehearsal at full size: device memory is reserved and never touched, and kernels only determine shapes.
+"""Rehearsal at full size: device memory is reserved but never touched, and kernels only determine shapes.
 
 Small tensors hold values (token ids, masks, shapes that ranks send each other, losses), so that programs take
-the same branches as on a device. Everything else has a shape, a dtype, strides, and an address from torch_npu's
-allocator.
+the same branches as on a device. All other tensors have only a shape, a dtype, strides, and an address from
+torch_npu's allocator.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 
 VARIABLE = "ASCEND_ADAPT_EMULATED_FULL_SIZE"
-"""Its value is the number of optimizer steps after which the job ends."""
+"""Environment variable that holds the number of optimizer steps after which the job ends."""
 STEPS = 2
-"""Memory use repeats from the second step on: the first creates the optimizer's states."""
+"""Default number of steps. Memory use repeats from the second step on; the first step creates the optimizer states."""
 _value = os.environ.get(VARIABLE)
 
 

@@ -1,7 +1,7 @@
-"""Ends a job at full size after some optimizer steps, when memory use repeats; loaded in ranks only.
+"""Ends a job at full size after a few optimizer steps, when memory use repeats; only ranks import this module.
 
-A configuration may ask for 150000 steps. All ranks end together, after every one of them has taken its steps, so
-that none waits for a rank that has exited.
+A configuration may request 150000 steps. All ranks end together, after each rank has taken its steps, so that no
+rank waits for another rank that has exited.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PREFIX = "ascend_adapt_full_size"
 
 
 def end(steps: int, write: Callable[[], None]) -> None:
-    """Begin to end this process, whose report ``write`` writes; returns, unless it is the only rank."""
+    """Start to end this process, whose report ``write`` writes; return unless this is the only rank."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     if not distributed or torch.distributed.get_world_size() == 1:
         _leave(steps, write, lambda: None)
@@ -39,7 +39,7 @@ def end(steps: int, write: Callable[[], None]) -> None:
             time.sleep(_POLL_S)
 
     def wait() -> None:
-        with suppress(RuntimeError):  # the rank that has the store may end first
+        with suppress(RuntimeError):  # The rank that serves the store may end first.
             together("written")
 
     def leave() -> None:
@@ -58,4 +58,4 @@ def _leave(steps: int, write: Callable[[], Any], wait: Callable[[], None]) -> No
         child.kill()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # the exit handlers of others would wait for steps that never end
+    os._exit(0)  # Exit handlers of other packages would wait for steps that never end.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-# The number of operations per element of the result and of the summed dimension: one product and one addition.
+# Operations per element of the result and per element of the summed dimension: one product and one addition.
 _PRODUCT = 2
 
 
@@ -20,7 +20,7 @@ def _added_product(result: torch.Tensor, bias: Any, first: torch.Tensor, *rest: 
 
 
 def _product_backward(result: Any, grad: torch.Tensor, first: torch.Tensor, second: torch.Tensor, mask: Any) -> int:
-    """Return the operations of both gradients: each is a product with as many operations as the forward one."""
+    """Return the operations of both gradients; each gradient needs as many operations as the forward product."""
     return int(sum(bool(one) for one in mask) * _PRODUCT * grad.numel() * first.shape[-1])
 
 
@@ -41,16 +41,16 @@ FORMULAS: dict[str, Callable[..., int]] = {
 
 
 def of(operator: str, arguments: tuple[Any, ...], result: Any) -> int:
-    """Return the floating-point operations of one call; 0 for anything but a matrix product or attention."""
+    """Return the floating-point operations of one call, or 0 if it is neither a matrix product nor attention."""
     name = operator.removesuffix(".out")
     formula = FORMULAS.get(name)
     return formula(result, *arguments) if formula is not None else 0
 
 
 def of_attention(batch: int, heads: int, rows: int, columns: int, width: int, value_width: int, backward: bool) -> int:
-    """Return the operations of attention, masked positions included, as is usual for MFU.
+    """Return the operations of attention, including masked positions, as is usual for MFU.
 
-    The forward pass has two products, the backward pass five, because it recomputes the scores.
+    The forward pass has two products; the backward pass has five, because it recomputes the scores.
     """
     scores = batch * heads * rows * columns
     forward = _PRODUCT * scores * (width + value_width)

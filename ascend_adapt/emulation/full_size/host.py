@@ -1,6 +1,6 @@
-"""The host's side at full size: large floating tensors are neither initialized, converted nor saved; in ranks only.
+"""Host operators at full size: large floating-point tensors are not initialized, converted or saved; ranks only.
 
-A model of 20 billion parameters would take 80 GB of this machine, and minutes to draw.
+A model of 20 billion parameters would need 80 GB of host memory, and minutes to initialize.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 HELD_BYTES = 1 << 20
-"""Floating-point tensors of the host up to this size are computed normally; so are all others, such as token ids."""
+"""Maximum bytes of a host tensor that is computed normally. Other dtypes, such as token ids, have no limit."""
 
-# Operators that initialize, convert and flatten models, and that update them there (an offloaded optimizer).
+# Operators that initialize, convert and flatten models, or update them on the host (an offloaded optimizer).
 _OPERATORS = (
     "normal_", "uniform_", "random_", "bernoulli_.float", "exponential_", "log_normal_", "cauchy_", "geometric_",
     "erfinv_", "erfinv.out", "fill_.Scalar", "fill_.Tensor", "zero_", "copy_", "clamp_", "clamp.out", "clamp",
@@ -26,12 +26,12 @@ _OPERATORS = (
 )  # fmt: skip
 
 skipped: Counter[str] = Counter()
-"""Operator -> bytes of the tensors that were not written."""
+"""Maps an operator to the bytes of the tensors that were not written."""
 _libraries: list[Any] = []
 
 
 def install() -> None:
-    """Skip these operators on large tensors of the host, in this process."""
+    """Make these operators skip large host tensors in this process."""
     _libraries.append(torch.library.Library("aten", "IMPL"))
     for name in _OPERATORS:
         base, _, overload = name.partition(".")
@@ -72,7 +72,7 @@ def _bounded(operator: Any) -> Callable[..., Any]:
 
 
 def _with_tensors(args: Any, takes_tensor: list[bool]) -> list[Any]:
-    """Return arguments with each number that replaced a tensor as a tensor again; dtypes are promoted as before."""
+    """Return arguments in which each number that replaced a tensor is a tensor again; type promotion is unchanged."""
     return [
         _tensor_of(value, args[0]) if takes and isinstance(value, (bool, int, float, complex)) else value
         for value, takes in zip(args, takes_tensor, strict=False)
@@ -120,7 +120,7 @@ def _is_written(argument: Any) -> bool:
 
 
 def _leave_out_saving() -> None:
-    """Skip writing checkpoints whose tensors have no values; a file with small tensors is written normally."""
+    """Skip writing checkpoint files whose tensors have no values; files with small tensors are written normally."""
     import wrapt
 
     def save(call: Any, instance: Any, args: Any, named: Any) -> Any:

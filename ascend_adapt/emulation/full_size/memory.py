@@ -1,4 +1,4 @@
-"""Composition of a rank's device memory at each new peak of torch_npu's allocator; loaded in ranks only."""
+"""Breakdown of a rank's device memory at each new peak of torch_npu's allocator; only ranks import this module."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ACTIVATIONS, BACKWARD, OTHER = "activations", "backward buffers", "other buffers
 WORKSPACE, COMMUNICATION = "optimizer workspace", "communication buffers"
 
 DEVICE_SIZES = (32 << 30, 64 << 30)
-"""Memory of an Ascend 910A and of a 910B2 or B3, in bytes."""
+"""Memory of an Ascend 910A, and of a 910B2 or 910B3, in bytes."""
 
 _NOTED = 1 << 20
-"""Smaller allocations are not inspected one by one; torch_npu's own statistics count them."""
+"""Minimum bytes of an allocation that is inspected; torch_npu's statistics count smaller allocations."""
 _GROWTH = 1.02
-"""The composition is taken each time the peak has grown by this factor."""
+"""The breakdown is taken each time the peak has grown by this factor."""
 _MOST_STEPS = 1000
 _ALLOCATING = ("empty.memory_format", "empty_strided", "empty_like", "new_empty_strided")
 
@@ -48,28 +48,28 @@ _state: dict[str, Any] = {"in_optimizer": False, "looks": False}
 
 @dataclass
 class Usage:
-    """Memory of one device."""
+    """Memory use of one device."""
 
     peak: int = 0
-    """Bytes allocated when the composition was taken; the statistics have the exact peak."""
+    """Bytes allocated when the breakdown was taken; the statistics have the exact peak."""
     by_purpose: dict[str, int] = field(default_factory=dict)
     by_line: dict[str, int] = field(default_factory=dict)
-    """The lines of the user's own code that allocated most of the activations and buffers, with their bytes."""
+    """Lines of the user's code that allocated most of the activations and buffers, with their bytes."""
     steps: list[dict[str, int]] = field(default_factory=list)
-    """After each optimizer step: bytes allocated, reserved, and the largest number of allocated ones so far."""
+    """For each optimizer step: bytes allocated, bytes reserved, and the peak of allocated bytes so far."""
     first_beyond: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Size of a device -> the first allocation with which more would be in use: bytes, line, purpose."""
+    """Maps a device size to the first allocation that exceeds it: bytes, line, purpose."""
     beyond_int32: dict[str, str] = field(default_factory=dict)
-    """Line -> shape of a tensor with 2^31 elements or more."""
+    """Maps a line to the shape of a tensor with 2^31 elements or more."""
     refused: dict[str, Any] | None = None
-    """The first allocation that torch_npu refused."""
+    """First allocation that torch_npu refused."""
 
 
 usage: dict[int, Usage] = {}
 
 
 def watch(write: Callable[[], None]) -> None:
-    """Inspect every allocation from now on; ``write`` writes the report of a process that ends after its steps."""
+    """Inspect every allocation from now on; call ``write`` for the report when the process ends after its steps."""
     _state["write"] = write
     _library.append(torch.library.Library("aten", "IMPL"))
     for name in _ALLOCATING:
@@ -127,7 +127,7 @@ def _note(tensor: torch.Tensor) -> None:
     purpose, line = _purpose_now(), location.of_caller()
     _purpose[storage.data_ptr()] = purpose, line
     if _state["looks"]:
-        return  # a tensor that is created during the inspection
+        return  # This tensor was created by the inspection itself.
     device = tensor.device.index
     found = usage.setdefault(device, Usage())
     if tensor.numel() >= 1 << 31:
@@ -148,7 +148,7 @@ def _note(tensor: torch.Tensor) -> None:
 
 def _bytes(statistic: str, device: int) -> int:
     """Return a current statistic of torch_npu's allocator."""
-    # torch.npu.memory_allocated flattens all statistics into one table first, which takes ten times as long.
+    # torch.npu.memory_allocated first flattens all statistics into one table, which takes ten times as long.
     return int(torch_npu._C._npu_memoryStats(device)[statistic]["all"]["current"])
 
 
@@ -165,17 +165,17 @@ def _refuse(error: BaseException) -> None:
 
 
 def _purpose_now() -> str:
-    """Return the purpose of a new tensor, as far as the phase of the step determines it."""
+    """Return the purpose of a new tensor, as determined by the phase of the step."""
     if _state["in_optimizer"]:
         return WORKSPACE
     if not report.tally.flops:
-        return OTHER  # no forward pass has begun
+        return OTHER  # No forward pass has begun.
     # Recomputed layers run inside the backward pass, with gradients enabled.
     return BACKWARD if torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled() else ACTIVATIONS
 
 
 def _look(device: int, found: Usage, allocated: int) -> None:
-    """Take the composition of the memory in use."""
+    """Take the breakdown of the memory in use."""
     known = {**_purpose_of_tensors()}
     by_purpose: Counter[str] = Counter()
     by_line: Counter[str] = Counter()
@@ -198,7 +198,7 @@ def _look(device: int, found: Usage, allocated: int) -> None:
 
 
 def _purpose_of_tensors() -> dict[int, str]:
-    """Return the address of each storage of weights, gradients and optimizer states, with its purpose."""
+    """Map the address of each storage of weights, gradients and optimizer states to its purpose."""
     purposes: dict[int, str] = {}
 
     def put(value: Any, purpose: str) -> None:
@@ -211,12 +211,12 @@ def _purpose_of_tensors() -> dict[int, str]:
         if parameter is not None:
             put(parameter, WEIGHTS)
             put(parameter.grad, GRADIENTS)
-            for name in ("main_grad", "narrow_gradient"):  # Megatron's, the native trainer's
+            for name in ("main_grad", "narrow_gradient"):  # Attributes of Megatron and of the native trainer.
                 put(getattr(parameter, name, None), GRADIENTS)
     for optimizer in filter(None, (reference() for reference in _optimizers)):
         parameters, states = _of_optimizer(optimizer)
         for parameter in parameters:
-            put(parameter, OPTIMIZER)  # master weights, unless it is a parameter of a module
+            put(parameter, OPTIMIZER)  # Master weights, unless the tensor is a parameter of a module.
             put(parameter.grad, GRADIENTS)
         for state in states:
             for value in state.values() if isinstance(state, dict) else ():
@@ -225,13 +225,13 @@ def _purpose_of_tensors() -> dict[int, str]:
 
 
 def _inner(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the tensors that have memory: a DTensor, such as FSDP2's parameters, has none of its own."""
+    """Yield the tensors that have memory; a DTensor, such as a parameter of FSDP2, only wraps such a tensor."""
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return
     for name in tensor.__tensor_flatten__()[0]:
         part = getattr(tensor, name)
-        if isinstance(part, torch.Tensor):  # and not its mesh
+        if isinstance(part, torch.Tensor):  # Skip the tensor of its device mesh.
             yield from _inner(part)
 
 
@@ -239,7 +239,7 @@ def _of_optimizer(optimizer: Any) -> tuple[list[torch.Tensor], list[Any]]:
     """Return the tensors that an optimizer updates, and its states."""
     if isinstance(optimizer, Optimizer):
         return [one for group in optimizer.param_groups for one in group["params"]], list(optimizer.state.values())
-    return [one.local for one in optimizer.parameters], optimizer.states  # the native trainer's
+    return [one.local for one in optimizer.parameters], optimizer.states  # An optimizer of the native trainer.
 
 
 def _watch_native(module: Any) -> None:
@@ -252,7 +252,7 @@ def _watch_native(module: Any) -> None:
 
     def create(call: Any, optimizer: Any, args: Any, named: Any) -> None:
         call(*args, **named)
-        _optimizers.append(weakref.ref(optimizer))  # it has states before its first step
+        _optimizers.append(weakref.ref(optimizer))  # This optimizer has states before its first step.
 
     wrapt.wrap_function_wrapper(module, "Optimizer.step", step)
     wrapt.wrap_function_wrapper(module, "Optimizer.__init__", create)

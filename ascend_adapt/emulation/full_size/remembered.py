@@ -1,6 +1,6 @@
-"""Results of operators at full size, cached by the shapes of their arguments, because layers repeat.
+"""Cache of operator results at full size, keyed by the shapes of the arguments, because layers repeat.
 
-Limits that depend on values, such as those of a compressed mask, are checked only when a shape is first seen.
+Limits that depend on values, such as those of a compressed mask, are only checked when a shape is first seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ascend_adapt.emulation import report
 
 @dataclass(frozen=True)
 class _Argument:
-    """A result that is itself an argument: its index among the tensors of the call."""
+    """A result that is one of the arguments, stored as its index among the tensors of the call."""
 
     place: int
 
@@ -25,12 +25,12 @@ _results: dict[Any, tuple[Any, int]] = {}
 
 
 def key_of(name: str, values: Iterable[Any]) -> Any:
-    """Return the key of a call: the operator, and the shapes, dtypes, strides and numbers among its arguments."""
+    """Return the cache key of a call: the operator, and the shapes, dtypes, strides and numbers of its arguments."""
     return name, tuple(_part(value) for value in values)
 
 
 def result_of(key: Any, values: Iterable[Any], create: Callable[[torch.Tensor], torch.Tensor]) -> tuple[bool, Any]:
-    """Return whether a call like this one was seen, and its results; ``create`` turns a meta tensor into a new one."""
+    """Return whether the cache has this call, and its results; ``create`` makes a new tensor from a meta tensor."""
     found = _results.get(key)
     if found is None:
         return False, None
@@ -49,7 +49,7 @@ def result_of(key: Any, values: Iterable[Any], create: Callable[[torch.Tensor], 
 
 
 def remember(key: Any, values: Iterable[Any], results: Any, flops: int, original_of: Callable[[Any], Any]) -> None:
-    """Cache meta results of a call; ``original_of`` returns the argument that a result is, or None."""
+    """Cache the meta results of a call; ``original_of`` returns the argument that is identical to a result, or None."""
     places = {id(tensor): place for place, tensor in enumerate(tensors_in(values))}
 
     def kept(result: Any) -> Any:
@@ -60,7 +60,7 @@ def remember(key: Any, values: Iterable[Any], results: Any, flops: int, original
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among arguments, in lists too."""
+    """Yield the tensors among the arguments, including those in lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value

@@ -1,4 +1,4 @@
-"""Operators at full size: whether a call is computed, and the shapes of the results of one that is not."""
+"""Operators at full size: decides whether a call is computed; if not, determines the result shapes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 from ascend_adapt.emulation.full_size import values
 
-# Their results may be larger than their arguments.
+# Operators whose results may be larger than their arguments.
 _ENLARGING = ("repeat", "repeat_interleave", "one_hot", "arange", "range", "linspace", "logspace", "eye", "randperm")
-# In place, on lists of tensors: they have no result, and torch has no shapes to check.
+# In-place operators on lists of tensors, which have no result and no shapes for torch to check.
 _ON_LISTS = ("_foreach_", "_fused_", "_amp_")
 
 
 def is_computed(operator: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> bool:
-    """Return whether a call is computed: all of its tensors, and its results, hold values."""
+    """Return whether a call is computed, which requires that all of its tensors and results hold values."""
     if not (values.all_hold(args) and values.all_hold(kwargs.values())):
         return False
     base = operator.name().partition("::")[2].partition(".")[0]
@@ -27,9 +27,9 @@ def is_computed(operator: Any, run: Callable[..., Any], args: Any, kwargs: Any) 
 
 
 def of(operator: Any, run: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], written: list[Any]) -> Any:
-    """Return the results of a call as meta tensors, or its own arguments that it writes to.
+    """Return the results of a call: meta tensors, or the arguments to which the call writes.
 
-    ``args`` are meta tensors, except for those on the host in a real call too.
+    ``args`` are meta tensors, except for tensors that a real call also has on the host.
     """
     base = operator.name().partition("::")[2].partition(".")[0]
     if base.startswith(_ON_LISTS) and base.endswith("_"):
@@ -49,12 +49,12 @@ def check_copy(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _nonzero(self: torch.Tensor) -> torch.Tensor:
-    """Return indices as if all elements were nonzero."""
+    """Return the indices of nonzero elements, as if all elements were nonzero."""
     return torch.empty((self.numel(), self.dim()), dtype=torch.int64, device="meta")
 
 
 def _masked_select(self: torch.Tensor, mask: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the elements that the mask selects, or all if its values are not known."""
+    """Return the elements that the mask selects, or all elements if the values of the mask are unknown."""
     known = values.of(mask)
     shape = torch.broadcast_shapes(self.shape, mask.shape)
     count = int(known.expand(shape).sum()) if known is not None else shape.numel()
@@ -70,7 +70,7 @@ def _index_put_(self: torch.Tensor, indices: list[Any], put: torch.Tensor, *rest
 
 
 def _without_masks(indices: list[Any]) -> list[Any]:
-    """Return indices with each boolean mask replaced by as many positions as it selects."""
+    """Return indices with each boolean mask replaced by meta indices of as many positions as the mask selects."""
     found: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):

@@ -1,4 +1,4 @@
-"""Summary of a rehearsal at full size: memory, collectives and operations; runs in the launcher, without torch."""
+"""Summary of a rehearsal at full size: memory, collectives and operations; the launcher runs it without torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _MOST_RANKS, _MOST_COLLECTIVES = 8, 4
 _GIB = 1 << 30
 STAND_INS = (
     "full size: nothing was computed: losses, norms and other values that the host read are stand-ins; memory, shapes, "
-    "dtypes, limits and collectives are the job's own"
+    "dtypes, limits and collectives are those of the real job"
 )
 
 
 def lines(ranks: Mapping[int, Any]) -> list[str]:
-    """Return the lines of the report about ranks that ran at full size; none if they did not."""
+    """Return the report's lines about ranks that ran at full size, or no line if none did."""
     facts = {rank: found["full_size"] for rank, found in ranks.items() if found.get("full_size")}
     if not facts:
         return []
@@ -46,7 +46,7 @@ def has_memory(facts: Mapping[str, Any]) -> bool:
 
 
 def _memory(device: Mapping[str, Any]) -> str:
-    """Return one device's peak, its composition, and whether it fits."""
+    """Describe one device's peak memory, its breakdown, and whether it fits."""
     other = device["by_purpose"].get("communication buffers", 0)
     used = device["allocated_peak"] + other
     parts = ", ".join(
@@ -108,7 +108,7 @@ def _large_tensors(facts: Mapping[int, Any]) -> Iterable[str]:
 
 
 def _collectives(facts: Mapping[int, Any]) -> str:
-    """Return the collectives that move the most bytes, of the rank that moves the most."""
+    """Describe the collectives that move the most bytes, on the rank that moves the most."""
     rank = max(facts, key=lambda rank: sum(one["bytes"] for one in facts[rank]["collectives"]))
     listed = sorted(facts[rank]["collectives"], key=lambda one: -one["bytes"])
     shown = ", ".join(
@@ -121,7 +121,7 @@ def _collectives(facts: Mapping[int, Any]) -> str:
 
 
 def _operations(facts: Mapping[int, Any]) -> str:
-    """Return the floating-point operations of a step, from which a measured step time gives the MFU."""
+    """Describe the floating-point operations of a step, which together with a measured step time give the MFU."""
     total = sum(one["flops"] for one in facts.values()) / 1e12
     if not all(one["of_one_step"] for one in facts.values()):
         return f"floating-point operations of all ranks: {total:.2f} TFLOP, without an optimizer step"

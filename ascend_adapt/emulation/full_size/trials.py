@@ -1,6 +1,6 @@
-"""Kernel choice at full size, as on a device where every backend agrees with its reference; in ranks only.
+"""Kernel choice at full size: assumes that every backend agrees with its reference; only ranks import this module.
 
-The comparison of a backend with its reference would compare values that were never computed, and skip fused kernels.
+Comparing a backend with its reference would compare values that were never computed, and reject fused kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import wrapt
 
 
 def install() -> None:
-    """Skip these comparisons in this process; documented limits of the backends are still checked."""
+    """Skip the comparisons in this process; documented limits of the backends are still checked."""
     wrapt.register_post_import_hook(_skip, "ascend_adapt.kernels.verification")
 
 

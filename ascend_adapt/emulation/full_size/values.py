@@ -1,4 +1,4 @@
-"""Which tensors hold values at full size, and the stand-ins for values that no kernel computes; in ranks only."""
+"""Determines which tensors hold values at full size, and the stand-ins for values that are not computed; ranks only."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ascend_adapt.emulation import library
 _META = torch.device("meta")
 _empty_strided = torch.empty_strided
 
-# Results of reductions over tensors without values: a training loop must see a finite loss and no overflow,
-# and must not divide by 0. Sums and means are 1, so a mean over them is finite, and so is its logarithm.
+# Results of reductions over tensors without values. A training loop must see a finite loss and no overflow,
+# and must not divide by 0. Sums and means are 1, so their mean and its logarithm are finite.
 _ZERO = ("max", "min", "amax", "amin", "argmax", "argmin", "isnan", "isinf", "any", "count_nonzero", "log")
 _TRUE = ("all", "isfinite", "equal")
 
 
-# Not at import: only ranks on an emulated NPU have the library.
+# Not at import, because only ranks on an emulated NPU have the library.
 _value_bytes = functools.cache(library.value_bytes)
 
 
 def hold(tensor: torch.Tensor) -> bool:
-    """Return whether this tensor holds values: it and its storage are small enough for its dtype.
+    """Return whether this tensor holds values: the tensor and its storage are small enough for its dtype.
 
     A small view of a large tensor, such as one micro batch of a mask, would read memory that was never written.
     """
@@ -34,7 +34,7 @@ def hold(tensor: torch.Tensor) -> bool:
 
 
 def all_hold(values: Iterable[Any]) -> bool:
-    """Return whether all tensors among the arguments of a call, in lists too, hold values."""
+    """Return whether all tensors among the arguments of a call, including those in lists, hold values."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if not hold(value):
@@ -45,7 +45,7 @@ def all_hold(values: Iterable[Any]) -> bool:
 
 
 def as_meta(tensor: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-    """Return a meta tensor of this shape, dtype and strides, which remembers its values, a CPU tensor, if any."""
+    """Return a meta tensor of this shape, dtype and strides; if ``values`` (a CPU tensor) is given, it keeps them."""
     strides = torch.Tensor.stride(tensor)
     meta = _empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=_META)
     if values is not None:
@@ -54,12 +54,12 @@ def as_meta(tensor: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
 
 
 def of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the values of an argument of a kernel, a CPU tensor, or None if it has only a shape."""
+    """Return the values of a kernel argument as a CPU tensor, or None if the argument only has a shape."""
     return getattr(tensor, "values_at_full_size", None) if tensor.is_meta else tensor
 
 
 def only_shapes() -> bool:
-    """Return whether a kernel is called to determine shapes: tensors that it creates are meta tensors."""
+    """Return whether a kernel is called only to determine shapes, so that it creates meta tensors."""
     return bool(torch.get_default_device().type == "meta")
 
 

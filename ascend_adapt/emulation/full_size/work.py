@@ -1,4 +1,4 @@
-"""Operations and collectives of one optimizer step of a rank; loaded in ranks only."""
+"""Floating-point operations and collectives of one optimizer step of a rank; only ranks import this module."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 from ascend_adapt.emulation import library, report
 
 steps: list[tuple[int, int, list[dict[str, Any]]]] = []
-"""After each optimizer step: the floating-point operations, the recomputed ones, and the collectives so far."""
+"""For each optimizer step: cumulative floating-point operations, recomputed operations, and collectives."""
 
 
 def end_step() -> None:
-    """Record the counts so far; DeepSpeed's ZeRO calls its optimizer once per group, together one step."""
+    """Record the cumulative counts; ZeRO of DeepSpeed calls its optimizer once per group, which counts as one step."""
     if steps and steps[-1][0] == report.tally.flops:
         steps.pop()
     steps.append(_so_far())
 
 
 def to_json() -> dict[str, Any]:
-    """Return the operations and collectives between the last two steps; all of them if there was at most one step."""
+    """Return the operations and collectives between the last two steps, or all of them before the second step."""
     flops, recomputed, traffic = steps[-1] if steps else _so_far()
     if len(steps) > 1:
         flops_before, recomputed_before, traffic_before = steps[-2]

@@ -1,8 +1,8 @@
-"""Kernels of torch_npu's own operators (``npu::``) for the emulated device; loaded in ranks only, after torch_npu.
+"""Kernels of torch_npu's operators (``npu::``) for the emulated device; only ranks import this module, after torch_npu.
 
-Each family is one file: reference arithmetic on CPU tensors over the same memory; its limits are in npu_limits. A
-call that a real NPU rejects, or for which it silently returns a wrong result, raises OperatorLimit and is
-reported.
+Each file holds one family of operators: reference arithmetic on CPU tensors that share the npu tensors' memory. The
+limits of the operators are in npu_limits. A call that a real NPU rejects, or for which it silently returns a wrong
+result, raises OperatorLimit and is reported.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ FAMILIES: tuple[ModuleType, ...] = (
     roi_align,
 )
 
-# torch_npu's own code for these is kept: it calls operators that have a kernel here, or reads its own records.
+# torch_npu's code for these operators is kept: it calls operators that have a kernel here, or reads its own records.
 KEPT = ("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr")
-# Since 2.13 torch_npu's own code for these calls the operator with an underscore, which has the gradient.
+# Since 2.13, torch_npu's code for these operators calls the operator with an underscore, which has the gradient.
 _KEPT_WITH_UNDERSCORE = ("npu_moe_token_unpermute", "npu_moe_token_unpermute_with_routing_map")
 
 _library: torch.library.Library | None = None
@@ -91,7 +91,7 @@ _library: torch.library.Library | None = None
 def register() -> list[str]:
     """Override torch_npu's kernels in this process, and return the names of the supported operators.
 
-    A second call has no effect. An operator that the installed torch_npu does not have is left out.
+    A second call has no effect. Operators that the installed torch_npu does not have are skipped.
     """
     global _library
     entries = [entry for family in FAMILIES for entry in kernels_of(family)]

@@ -1,4 +1,4 @@
-"""Activations under torch_npu's own names: SiLU in place, Mish, softmax in place."""
+"""Activations under torch_npu's names: SiLU in place, Mish, softmax in place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mish_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
 
 @kernel("npu_gelu_mul")
 def gelu_mul(input: torch.Tensor, approximate: str) -> torch.Tensor:
-    """Return GELU of the first half of the last dimension, times the second."""
+    """Return the GELU of the first half of the last dimension, multiplied by the second half."""
     first, second = wide(input).chunk(2, -1)
     return (functional.gelu(first, approximate=approximate) * second).to(input.dtype)
 

@@ -20,7 +20,7 @@ _NAMES = (
 
 @kernel("npu_apply_adam", "npu_apply_adam_w", takes=_NAMES)
 def without_out(**given: Any) -> None:
-    """Raise an error: the operators exist only with ``out``."""
+    """Raise an error, because the operators only exist with ``out``."""
     limits.OUT_ONLY.require(False, "out is missing")
 
 

@@ -1,7 +1,7 @@
-"""Backward operators that torch_npu's autograd uses for operators of torch.
+"""Backward operators that torch_npu's autograd uses for torch operators.
 
-It differentiates kl_div, l1_loss and repeat_interleave itself (op-plugin@517f2e7 config/derivatives.yaml), so their
-backward passes call these. npu_silu is torch's silu under another name.
+torch_npu differentiates kl_div, l1_loss and repeat_interleave itself (op-plugin@517f2e7 config/derivatives.yaml), so
+their backward passes call these operators. npu_silu is torch's silu under another name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def kl_div_target_backward(
 
 @kernel("repeat_interleave_backward_int")
 def repeat_interleave_backward(grad: torch.Tensor, self: torch.Tensor, repeats: int, dim: int | None) -> torch.Tensor:
-    """Return the gradient, summed over the repeats."""
+    """Return the gradient of the input, summed over the repeats."""
     counts = torch.full((self.numel() if dim is None else self.shape[dim],), int(repeats))
     return repeat_interleave_backward_by_counts(grad, self, counts, dim)
 
@@ -55,7 +55,7 @@ def repeat_interleave_backward(grad: torch.Tensor, self: torch.Tensor, repeats: 
 def repeat_interleave_backward_by_counts(
     grad: torch.Tensor, self: torch.Tensor, repeats: torch.Tensor, dim: int | None
 ) -> torch.Tensor:
-    """Return the gradient, summed over the repeats of each slice."""
+    """Return the gradient of the input, summed over the repeats of each slice."""
     flat = wide(self).reshape(-1) if dim is None else wide(self)
     axis = 0 if dim is None else dim
     counts = repeats.expand(flat.shape[axis])
@@ -116,7 +116,7 @@ def fft_r2c_backward(
 
 @kernel("fft_c2r_backward")
 def fft_c2r_backward(grad: torch.Tensor, dim: list[int], normalization: int) -> torch.Tensor:
-    """Return the gradient of a half-complex input: that of its mirrored half is added (same source)."""
+    """Return the gradient of a half-complex input, including the gradient of its mirrored half (same source)."""
     result = torch.ops.aten._fft_r2c(grad, dim, normalization, True)
     last = dim[-1]
     doubled = grad.shape[last] - result.shape[last]
@@ -137,7 +137,7 @@ def stft_backward(
     onesided: bool | None,
     return_complex: bool | None,
 ) -> torch.Tensor:
-    """Return the gradient of the signal of a stft without centring, which torch composes of padding and this."""
+    """Return the gradient of the signal for an uncentered stft; a centered stft is padding and this operator."""
     signal = self.detach().requires_grad_()
     taper = None if window is None else window.detach()
     sides = {"normalized": normalized, "onesided": onesided, "return_complex": True}

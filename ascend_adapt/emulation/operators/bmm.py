@@ -16,7 +16,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int32)
 
 @kernel("npu_bmmV2")
 def bmm(self: torch.Tensor, mat2: torch.Tensor, output_sizes: list[int]) -> torch.Tensor:
-    """Return self @ mat2; with ``output_sizes``, summed over the batch dimensions that these lack."""
+    """Return self @ mat2; with ``output_sizes``, sum over the batch dimensions that these sizes lack."""
     found = f"self is {dtype(self)} {shape(self)}, mat2 is {dtype(mat2)} {shape(mat2)}"
     limits.DTYPE.require(self.dtype == mat2.dtype and self.dtype in _DTYPES, found)
     inner = mat2.shape[-2] if mat2.dim() > 1 else mat2.shape[0]
@@ -27,7 +27,7 @@ def bmm(self: torch.Tensor, mat2: torch.Tensor, output_sizes: list[int]) -> torc
 
 @kernel("npu_bmm_v2_mat1_backward")
 def first_backward(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, size: list[int]) -> torch.Tensor:
-    """Return the gradient of the first factor, in its shape ``size``."""
+    """Return the gradient of the first factor, of shape ``size``."""
     dy, _, second = _as_matrices(grad, mat1, mat2)
     slope = dy @ second.transpose(-1, -2)
     return _summed(slope.squeeze(-2) if mat1.dim() == 1 else slope, size).to(grad.dtype)
@@ -35,7 +35,7 @@ def first_backward(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, s
 
 @kernel("npu_bmm_v2_mat2_backward")
 def second_backward(grad: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, size: list[int]) -> torch.Tensor:
-    """Return the gradient of the second factor, in its shape ``size``."""
+    """Return the gradient of the second factor, of shape ``size``."""
     dy, first, _ = _as_matrices(grad, mat1, mat2)
     slope = first.transpose(-1, -2) @ dy
     return _summed(slope.squeeze(-1) if mat2.dim() == 1 else slope, size).to(grad.dtype)
@@ -53,7 +53,7 @@ def _as_matrices(
 
 
 def _summed(product: torch.Tensor, size: list[int]) -> torch.Tensor:
-    """Return a product summed to a size that has fewer batch dimensions, or the product itself for an empty size."""
+    """Sum a product to a size with fewer batch dimensions; return it unchanged if the size is empty."""
     wanted = list(size)
     if not wanted or list(product.shape) == wanted:
         return product

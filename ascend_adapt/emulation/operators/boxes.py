@@ -1,6 +1,6 @@
 """Overlaps and encodings of boxes, for object detection.
 
-Source: op-plugin@517f2e7 docs (beta)torch_npu-npu_diou.md and the pages of the others; test/test_base_ops.
+Source: op-plugin@517f2e7 docs (beta)torch_npu-npu_diou.md and the pages of the other operators; test/test_base_ops.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _DIOU_EPSILON = 1e-9
 _GIOU_EPSILON = 1e-16
 
 Corners = tuple[torch.Tensor, torch.Tensor]
-"""The corners [2, N] with the smallest and with the largest x and y."""
+"""Two corners of each box: the smallest x and y [2, N], and the largest x and y [2, N]."""
 
 
 @kernel("npu_diou")
 def diou(self: torch.Tensor, gtboxes: torch.Tensor, trans: bool) -> torch.Tensor:
-    """Return IoU minus the squared distance of the centres over that of the enclosing corners, [1, N]."""
+    """Return the IoU minus the squared distance of the centres / the squared diagonal of the enclosing box, [1, N]."""
     return _diou(_corners(wide(self), trans), _corners(wide(gtboxes), trans)).unsqueeze(0).to(self.dtype)
 
 
@@ -31,14 +31,14 @@ def diou(self: torch.Tensor, gtboxes: torch.Tensor, trans: bool) -> torch.Tensor
 def diou_backward(
     grad: torch.Tensor, bboxes: torch.Tensor, gtboxes: torch.Tensor, trans: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of both boxes, [4, N]."""
+    """Return the gradients of both sets of boxes, [4, N]."""
     limits.DIOU_BACKWARD.require(trans, f"trans is {trans}")
     return _gradients(_diou, grad.reshape(-1), bboxes, gtboxes)
 
 
 @kernel("npu_giou")
 def giou(self: torch.Tensor, gtboxes: torch.Tensor, trans: bool, is_cross: bool, mode: int) -> torch.Tensor:
-    """Return IoU minus the share of the enclosing box that no box covers, [N, 1]; boxes are xywh."""
+    """Return the IoU minus the share of the enclosing box that neither box covers, [N, 1]; boxes are xywh."""
     found = f"trans is {trans}, is_cross is {is_cross}, mode is {mode}"
     limits.GIOU.require(trans and not is_cross and mode == 0, found)
     return _giou(_corners(wide(self)), _corners(wide(gtboxes))).unsqueeze(1).to(self.dtype)
@@ -48,7 +48,7 @@ def giou(self: torch.Tensor, gtboxes: torch.Tensor, trans: bool, is_cross: bool,
 def giou_backward(
     grad: torch.Tensor, bboxes: torch.Tensor, gtboxes: torch.Tensor, trans: bool, is_cross: bool, mode: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of both boxes, [4, N]."""
+    """Return the gradients of both sets of boxes, [4, N]."""
     found = f"trans is {trans}, is_cross is {is_cross}, mode is {mode}"
     limits.GIOU.require(trans and not is_cross and mode == 0, found)
     return _gradients(_giou, grad.reshape(-1), bboxes, gtboxes)
@@ -97,7 +97,7 @@ def bounding_box_decode(
 ) -> torch.Tensor:
     """Return the boxes [N, 4] at these offsets from rois, inside an image of ``max_shape`` (H, W).
 
-    A side grows or shrinks at most by the factor ``wh_ratio_clip``.
+    Sides grow or shrink at most by the factor ``wh_ratio_clip``.
     """
     means, stds = (
         wide(deltas).new_tensor(one) for one in ((means0, means1, means2, means3), (stds0, stds1, stds2, stds3))
@@ -116,7 +116,7 @@ def bounding_box_decode(
 def anchor_response_flags(
     self: torch.Tensor, featmap_size: list[int], stride: list[int], num_base_anchors: int
 ) -> torch.Tensor:
-    """Return uint8 [H * W * A]: 1 for the anchors of each cell that has the centre of a box."""
+    """Return uint8 [H * W * A], which is 1 for the anchors of each cell that contains the centre of a box."""
     height, width = featmap_size
     centre_x, centre_y = ((self[:, :2] + self[:, 2:]).float() * 0.5).unbind(1)
     column = (centre_x / stride[0]).floor().long().clamp(0, width - 1)
@@ -140,7 +140,7 @@ def _overlap(one: Corners, other: Corners) -> torch.Tensor:
 
 
 def _enclosing(one: Corners, other: Corners) -> torch.Tensor:
-    """Return the width and height of the smallest box around both."""
+    """Return the width and height of the smallest box that encloses both boxes."""
     return torch.maximum(one[1], other[1]) - torch.minimum(one[0], other[0])
 
 
@@ -162,7 +162,7 @@ def _giou(one: Corners, other: Corners) -> torch.Tensor:
 def _gradients(
     measure: Callable[[Corners, Corners], torch.Tensor], grad: torch.Tensor, *boxes: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of two sets of boxes, xywh, of a measure [N]."""
+    """Return the gradients of a measure [N] with respect to two sets of boxes in xywh form."""
     leaves = [wide(one).requires_grad_() for one in boxes]
     with torch.enable_grad():
         result = measure(_corners(leaves[0]), _corners(leaves[1]))

@@ -11,10 +11,10 @@ from ascend_adapt.emulation.operators.tensors import shape
 from ascend_adapt.npu_limits import casts as limits
 
 BASE_FORMATS = frozenset({-1, 0, 1, 2, 16, 27, 30, 35, 47})
-"""ACL formats with torch's element order or a permutation of it; the others are private to the hardware."""
+"""ACL formats with torch's element order or a permutation of it; all other formats are private to the hardware."""
 
 ALLOCATION_BYTES = 512
-"""torch_npu rounds an allocation up to a multiple of this; a smaller rest at the end of a storage is unused."""
+"""torch_npu rounds an allocation up to a multiple of this number of bytes; a smaller rest of a storage is unused."""
 _FORMATS = BASE_FORMATS | {3, 4, 12, 29, 32, 33}
 
 
@@ -32,27 +32,27 @@ def dtype_cast_backward(grad: torch.Tensor, dtype: int | torch.dtype, grad_dtype
 
 @kernel("_npu_format_cast", "_npu_format_cast.aclnn", "_npu_format_cast.input_dtype", has_format=True)
 def format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int = 0, input_dtype: int = 0) -> torch.Tensor:
-    """Return a copy in that format; elements are always in torch's order here."""
+    """Return a copy marked with an ACL format; elements stay in torch's order."""
     _require_format(self, acl_format)
     return self.detach().clone()
 
 
 @kernel("npu_format_cast_.acl_format")
 def format_cast_in_place(self: torch.Tensor, acl_format: int) -> torch.Tensor:
-    """Return the input itself; its elements stay in torch's order."""
+    """Return the input unchanged; its elements stay in torch's order."""
     _require_format(self, acl_format)
     return self
 
 
 @kernel("npu_format_cast_", "npu_dtype_cast_")
 def copy_in_own_form(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
-    """Copy ``src`` to the input, in the input's format and dtype, and return it."""
+    """Copy ``src`` to the input, in the input's format and dtype, and return the input."""
     return self.copy_(src)
 
 
 @kernel("copy_memory_")
 def copy_memory(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Copy ``src`` to the input in memory order, and return it."""
+    """Copy ``src`` to the input in memory order, and return the input."""
     found = f"self is {name_of(self)} {shape(self)}, src is {name_of(src)} {shape(src)}"
     limits.SAME_DTYPE.require(self.dtype == src.dtype, found)
     return self.copy_(src.reshape(self.shape))

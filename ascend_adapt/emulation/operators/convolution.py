@@ -1,4 +1,4 @@
-"""npu_conv2d, npu_conv3d, npu_convolution, their transposes and gradients: torch's convolutions under other names."""
+"""npu_conv2d, npu_conv3d, npu_convolution, their transposes and gradients, which are torch's convolutions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def convolution(
     groups: int,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the convolution over the last two or three dimensions."""
+    """Return the convolution over the last two or three dimensions of the input."""
     no_padding = _NO_OUTPUT_PADDING[: len(stride)]
     result = _convolution(input, weight, bias, stride, padding, dilation, False, no_padding, groups)
     return result if out is None else out.copy_(result)

@@ -25,7 +25,7 @@ def cross_entropy_loss(
     lse_square_scale_for_zloss: float,
     return_zloss: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the loss, [N] for 'none', else [1], the log probabilities [N, C], and two empty tensors."""
+    """Return the loss ([N] for reduction 'none', else [1]), the log probabilities [N, C], and two empty tensors."""
     _require(self, target, weight, reduction, ignore_index, label_smoothing)
     limits.ZLOSS.require(
         lse_square_scale_for_zloss == 0 and not return_zloss,
@@ -71,7 +71,7 @@ def cross_entropy_loss_backward(
     weights = torch.ones(classes, dtype=logs.dtype) if weight is None else wide(weight).to(logs.dtype)
     counted = _counted(target, ignore_index).to(logs.dtype)
     of_target = weights[target] * counted
-    # d loss_n / d log_prob, then through log_softmax.
+    # d loss_n / d log_prob, backpropagated through log_softmax.
     slope = -(label_smoothing / classes) * weights * counted[:, None]
     slope = slope.scatter_add(1, target[:, None], -(1 - label_smoothing) * of_target[:, None])
     scale = wide(grad_loss).expand(logs.shape[0])

@@ -1,4 +1,4 @@
-"""Dropout operators: masks of bits (or bytes), generated in the forward pass and reused in the backward pass."""
+"""Dropout operators; their masks of bits (or bytes) are generated in the forward and reused in the backward pass."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def dropout_gen_mask(
 def dropout_gen_mask_from_seed(
     self: torch.Tensor, size: list[int], p: float, seed: int, offset: int, parallel: bool | None, sync: bool | None
 ) -> torch.Tensor:
-    """Return the packed mask for a seed and an offset; npu_fusion_attention takes it as ``dropout_mask``."""
+    """Return the packed mask for a seed and an offset, for the argument ``dropout_mask`` of npu_fusion_attention."""
     limits.PROBABILITY.require(0 <= p <= 1, f"p is {p}")
     return packed(keep_mask(math.prod(size), 1 - p, seed, offset))
 
@@ -59,7 +59,7 @@ def dropout_gen_mask_from_seed(
 def dropout_with_add_softmax(
     self: torch.Tensor, x1: torch.Tensor, alpha: float, prob: float, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return a mask of bytes, softmax(x1 + alpha * self), and that softmax after dropout."""
+    """Return a mask of bytes, softmax(x1 + alpha * self), and the softmax after dropout."""
     fits = self.shape == x1.shape and self.dim() == 4 and self.shape[0] * self.shape[1] % 32 == 0
     fits = fits and all(size in (128, 256, 384, 512) for size in self.shape[-2:])
     limits.SOFTMAX_SHAPES.require(fits, f"self is {shape(self)}, x1 is {shape(x1)}")
@@ -76,7 +76,7 @@ def dropout_with_add_softmax(
 def dropout_with_add_softmax_backward(
     grad: torch.Tensor, mask: torch.Tensor, softmax_out: torch.Tensor, alpha: float, prob: float, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient of ``self``, and the incoming gradient in place of the gradient of ``x1``."""
+    """Return the gradient of ``self``, and the incoming gradient instead of the gradient of ``x1``."""
     share = wide(softmax_out)
     kept = wide(grad) * mask[: share.numel()].reshape(share.shape) / (1 - prob)
     slope = share * (kept - (kept * share).sum(-1, keepdim=True))

@@ -1,7 +1,8 @@
-"""Dropout masks: random bits that can be replayed from a seed and an offset, as with the hardware's Philox generator.
+"""Dropout masks: random bits that can be reproduced from a seed and an offset, as with the hardware's Philox generator.
 
-The bits are not the hardware's, but the contract is: a seed and an offset determine the mask, and every draw advances
-the generator of its device, so that torch_npu's seeds, saved RNG states and activation checkpointing work.
+The bits differ from the hardware's bits, but the contract is the same: a seed and an offset determine the mask, and
+every draw advances the generator of its device. So torch_npu's seeds, saved RNG states and activation checkpointing
+work.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ def keep_mask(count: int, keep_prob: float, seed: int, offset: int) -> torch.Ten
 
 
 def packed(mask: torch.Tensor) -> torch.Tensor:
-    """Return bools packed into uint8, eight to a byte, lowest bit first, padded to 128 bits."""
+    """Pack bools into uint8, eight per byte, lowest bit first, padded to 128 bits."""
     bits = torch.zeros((mask.numel() + 127) // 128 * 128, dtype=torch.uint8)
     bits[: mask.numel()] = mask.reshape(-1)
     return (bits.reshape(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
 
 
 def unpacked(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the first ``count`` bits of a packed mask as bools."""
+    """Unpack the first ``count`` bits of a packed mask to bools."""
     bits = (mask.reshape(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1
     return bits.reshape(-1)[:count].bool()

@@ -1,4 +1,4 @@
-"""The choice of experts for each token: softmax or sigmoid of the router's logits, and its K largest.
+"""Routing of tokens to experts: softmax or sigmoid of the router's logits, and the K largest results.
 
 Source: op-plugin@517f2e7 docs torch_npu-npu_moe_gating_top_k_softmax.md, -npu_moe_gating_top_k.md,
 -npu_moe_init_routing.md.
@@ -18,7 +18,7 @@ _SIGMOID = 1
 def top_k_of_softmax(
     x: torch.Tensor, finished: torch.Tensor | None, k: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the K largest probabilities [..., K], their experts and rows in int32; a finished token has expert E."""
+    """Return the K largest probabilities [..., K], their experts and rows (int32); a finished token has expert E."""
     shares, experts = _largest(wide(x).softmax(-1), k)
     if finished is not None:
         experts = experts.masked_fill(finished.unsqueeze(-1), x.shape[-1])
@@ -31,9 +31,9 @@ def top_k_of_softmax(
 def top_k_of_softmax_v2(
     x: torch.Tensor, k: int, finished: torch.Tensor | None, renorm: int | None, output_softmax: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return weights [..., K], experts int32, and all probabilities in float32 if ``output_softmax`` without renorm.
+    """Return weights [..., K], experts (int32), and, with ``output_softmax`` but no renorm, all float32 probabilities.
 
-    With ``renorm`` the weights are the softmax of the K largest logits. A finished token has expert E.
+    With ``renorm``, the weights are the softmax of the K largest logits. A finished token has expert E.
     """
     shares = x.detach().float().softmax(-1)
     if renorm:
@@ -61,9 +61,10 @@ def top_k(
     routed_scaling_factor: float,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return weights [T, K], experts int32, and the normalised logits [T, E] in float32 if ``out_flag``.
+    """Return weights [T, K], experts (int32), and, with ``out_flag``, the normalised logits [T, E] in float32.
 
-    Only experts of the ``k_group`` best groups are chosen: by a group's largest value, or the sum of its two largest.
+    Only experts of the ``k_group`` best groups are chosen. Groups are ranked by their largest value, or by the sum of
+    their two largest values.
     """
     shares = _normalised(x, norm_type)
     biased = shares if bias is None else shares + wide(bias)
@@ -91,7 +92,7 @@ def top_k_backward(
     routed_scaling_factor: float,
     eps: float,
 ) -> torch.Tensor:
-    """Return the gradient of the logits from the normalised ones."""
+    """Return the gradient of the logits from the gradient of the weights, using the normalised logits."""
     shares, experts = wide(x_norm), expertIdx.long()
     chosen = shares.gather(-1, experts)
     grad = wide(grad_y) * routed_scaling_factor
@@ -108,7 +109,7 @@ def top_k_backward(
 def init_routing(
     x: torch.Tensor, row_idx: torch.Tensor, expert_idx: torch.Tensor, active_num: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the rows of [T, H] sorted by expert, of at most ``active_num`` tokens; their positions; the experts."""
+    """Return the rows of at most ``active_num`` tokens [T, H], sorted by expert, their positions, and the experts."""
     experts, order = expert_idx.reshape(-1).sort(dim=0, stable=True)
     from_row = row_idx.reshape(-1)[order].long()
     to_row = torch.zeros_like(from_row)
@@ -119,7 +120,7 @@ def init_routing(
 
 @kernel("npu_moe_compute_expert_tokens", needs_a2=True)
 def tokens_of_experts(sorted_expert_for_source_row: torch.Tensor, num_expert: int) -> torch.Tensor:
-    """Return the number of rows up to and including each expert's, int32 [E]."""
+    """Return the cumulative number of rows of the experts, int32 [E]."""
     experts = torch.arange(num_expert, device=sorted_expert_for_source_row.device)
     return torch.searchsorted(sorted_expert_for_source_row.contiguous(), experts, right=True).to(torch.int32)
 
@@ -135,7 +136,7 @@ def finalize_routing(
     export_for_source_row: torch.Tensor | None,
     drop_pad_mode: int | None = 0,
 ) -> torch.Tensor:
-    """Return skip1 + skip2 + the sum over a token's K rows of scale * (row + its expert's bias), [T, H].
+    """Return skip1 + skip2 + the sum of scale * (row + bias of its expert) over each token's K rows, [T, H].
 
     With ``drop_pad_mode`` 1 the rows are [E, C, H], and that of a dropped choice, whose place is -1, is zero.
     """
@@ -145,7 +146,8 @@ def finalize_routing(
     chosen = rows[places.clamp(min=0)]
     if drop_pad_mode:
         chosen = chosen.masked_fill((places < 0).unsqueeze(-1), 0)
-    of_choice = chosen.reshape(-1, tokens, rows.shape[-1])  # choice by choice
+    # The rows are ordered choice by choice.
+    of_choice = chosen.reshape(-1, tokens, rows.shape[-1])
     if bias is not None and export_for_source_row is not None:
         of_choice = of_choice + wide(bias)[export_for_source_row.long().t()]
     if scales is not None:
@@ -161,6 +163,6 @@ def _normalised(x: torch.Tensor, norm_type: int) -> torch.Tensor:
 
 
 def _largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the K largest values, the first of equal ones, and their indices."""
+    """Return the K largest values and their indices; among equal values, the first ones."""
     found, indices = values.sort(dim=-1, descending=True, stable=True)
     return found[..., :k], indices[..., :k]

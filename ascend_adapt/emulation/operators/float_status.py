@@ -1,6 +1,6 @@
 """npu_get_float_status and related operators: the overflow flag of a device.
 
-Overflow sets the flag only on a device that saturates (see saturation.py).
+Overflow only sets the flag on a device that saturates (see saturation.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WORDS = 8
 
 @kernel("npu_alloc_float_status")
 def alloc_float_status(self: torch.Tensor) -> torch.Tensor:
-    """Return eight float32 zeros."""
+    """Return the buffer for a status: eight float32 zeros."""
     return torch.zeros(WORDS)
 
 

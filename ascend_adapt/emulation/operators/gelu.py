@@ -15,7 +15,7 @@ STEEPNESS = 1.702
 
 @kernel("npu_gelu")
 def gelu(self: torch.Tensor, approximate: str) -> torch.Tensor:
-    """Return x * Phi(x), Phi by erf or by tanh."""
+    """Return x * Phi(x), with Phi computed by erf or approximated by tanh."""
     _require(self, approximate)
     return torch.nn.functional.gelu(wide(self), approximate=approximate).to(self.dtype)
 
@@ -45,7 +45,7 @@ def fast_gelu_backward(grad: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
 
 @kernel("npu_geglu")
 def geglu(self: torch.Tensor, dim: int, approximate: int, activate_left: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a * gelu(b) and gelu(b) for the halves a, b along ``dim``; with ``activate_left`` b is the first half."""
+    """Return a * gelu(b) and gelu(b) for the halves a, b along ``dim``; with ``activate_left``, b is the first half."""
     kept, activated = _halves(self, dim, activate_left)
     gelu = torch.nn.functional.gelu(activated, approximate=_FORMS[approximate])
     return (kept * gelu).to(self.dtype), gelu.to(self.dtype)
@@ -72,7 +72,7 @@ _FORMS = ("none", "tanh")
 
 
 def _halves(x: torch.Tensor, dim: int, activate_left: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the half that is kept and the one that is activated."""
+    """Return the unchanged half and the activated half."""
     limits.DTYPE.require(x.dtype in FLOATS, f"input is {dtype(x)}")
     inside = -x.dim() <= dim < x.dim()
     limits.HALVES.require(inside and x.shape[dim] % 2 == 0, f"dim is {dim}, input is {shape(x)}")

@@ -1,4 +1,4 @@
-"""npu_grouped_matmul and npu_grouped_matmul_add: one matrix product for each group, such as each expert.
+"""npu_grouped_matmul and npu_grouped_matmul_add: one matrix product per group, such as per expert.
 
 Source: op-plugin@517f2e7 docs torch_npu-npu_grouped_matmul.md and opapi/GroupedMatmulKernelNpuOpApi.cpp. Products of
 floating matrices, and of int8 with scales for each column and each token; 4-bit weights are not emulated.
@@ -47,9 +47,10 @@ def grouped_matmul(
     output_dtype: int | torch.dtype | None,
     tuning_config: list[int] | None = None,
 ) -> list[torch.Tensor]:
-    """Return x_i @ weight_i + bias_i of each group: as one tensor with ``split_item`` 2 or 3, else as one per group.
+    """Return x_i @ weight_i + bias_i of each group, as one tensor with ``split_item`` 2 or 3, else one per group.
 
-    ``group_type`` 0 splits the rows of one x by ``group_list``, 2 the summed dimension, -1 takes one x for each weight.
+    ``group_type`` 0 splits the rows of a single x by ``group_list``, 2 splits the summed dimension, -1 takes one x per
+    weight.
     """
     split, groups = split_item or 0, group_type
     if groups is None:
@@ -66,7 +67,7 @@ def grouped_matmul(
         f"x are {_shapes(x)}, weights are {_shapes(weight)}",
     )
     to = dtype_of(output_dtype) if output_dtype is not None else x[0].dtype
-    if x[0].is_meta and one_result:  # the lengths of groups are not needed
+    if x[0].is_meta and one_result:  # The lengths of groups are not needed.
         if groups == _ALONG_SUM and len(x) == 1:
             return [x[0].new_empty((len(group_list or ()), x[0].shape[0], weight[0].shape[-1]), dtype=to)]
         return [x[0].new_empty((sum(one.shape[0] for one in x), per_group[0].shape[-1]), dtype=to)]
@@ -112,7 +113,7 @@ def grouped_matmul_add(
     group_type: int,
     group_list_type: int | None = 0,
 ) -> torch.Tensor:
-    """Add x^T @ weight of each group of rows to the input, float32 [G * K, N]: the gradients of the weights."""
+    """Add x^T @ weight of each group of rows to the input, float32 [G * K, N]; used for the gradients of weights."""
     found = f"transpose_x is {transpose_x}, transpose_weight is {transpose_weight}, group_type is {group_type}"
     limits.ADD.require(transpose_x and not transpose_weight and group_type == _ALONG_SUM, found)
     if self.is_meta:
@@ -127,7 +128,7 @@ def grouped_matmul_add(
 def grouped_matmul_swiglu_quant(
     x: torch.Tensor, weight: torch.Tensor, group_list: torch.Tensor, weight_scale: torch.Tensor, x_scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return SwiGLU of the dequantised products in int8, its scale for each row [M], and an empty tensor."""
+    """Return the SwiGLU of the dequantised products in int8, its scale per row [M], and an empty tensor."""
     if weight.dim() != 3:
         raise OperatorMissing(
             f"npu::npu_grouped_matmul_swiglu_quant: weight is {shape(weight)}, expected [E, K, N] — the blocks of "
@@ -146,7 +147,7 @@ def grouped_matmul_swiglu_quant(
 
 
 def _lengths(group_list: torch.Tensor | Sequence[int] | None, kind: int, total: int, count: int) -> list[int]:
-    """Return the length of each group: from sums (0), from lengths (1), or from pairs of group and length (2)."""
+    """Return each group's length from cumulative sums (kind 0), lengths (1), or pairs of group and length (2)."""
     if group_list is None:
         return [total] if count == 1 else []
     given = values.of(group_list) if isinstance(group_list, torch.Tensor) else torch.tensor(group_list)
@@ -180,7 +181,7 @@ def _shapes(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def _of(tensors: list[torch.Tensor] | None, index: int) -> torch.Tensor | None:
-    """Return the part of one group: its row of a tensor for all groups, else the group's own tensor."""
+    """Return the part of one group: its row of a shared tensor, or else its separate tensor."""
     if not tensors:
         return None
     return tensors[0][index] if len(tensors) == 1 and tensors[0].dim() > 1 else tensors[min(index, len(tensors) - 1)]

@@ -1,6 +1,6 @@
-"""Device kernels of ``npu::`` operators from functions on CPU tensors.
+"""Makes device kernels of ``npu::`` operators from functions on CPU tensors.
 
-torch_npu's own autograd nodes remain: only the device kernel that they call is replaced.
+torch_npu's autograd nodes remain; only the device kernels that they call are replaced.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ Function = Callable[..., Any]
 class OperatorKernel:
     """The arithmetic of one operator on CPU tensors that share memory with the caller's npu tensors.
 
-    ``function`` names its parameters as torch_npu's codegen yaml does, and takes those that it needs by name.
-    So one function supports every release: arguments that a release lacks are not passed, extra results are dropped.
+    ``function`` names its parameters as torch_npu's codegen yaml does, and takes only the arguments that it needs, by
+    name. So one function supports every release: arguments that a release lacks are not passed, and extra results are
+    dropped.
     """
 
     operator: str
-    """Name in the npu namespace, with the overload if it has one: ``npu_apply_adam_w.out``."""
+    """Name in the npu namespace, including the overload if it has one: ``npu_apply_adam_w.out``."""
     function: Function
     host: Collection[str] = ()
-    """Tensor arguments that are on the host, also with a real NPU."""
+    """Tensor arguments that are on the host even with a real NPU."""
     host_results: Collection[int] = ()
     """Indices of results that are on the host."""
     dispatch_key: str = "PrivateUse1"
     takes: Collection[str] = ()
-    """The parameters of a function that takes them as ``**given``."""
+    """Parameter names of a function that takes them as ``**given``."""
     has_format: bool = False
-    """Whether the argument ``acl_format`` is the format of the result."""
+    """Whether the argument ``acl_format`` determines the format of the result."""
     needs_a2: bool = False
     """Whether devices before the Atlas A2 lack the operator."""
 
@@ -54,7 +55,7 @@ def kernel(
     has_format: bool = False,
     needs_a2: bool = False,
 ) -> Callable[[Function], Function]:
-    """Mark a function as the kernel of these operators; ``kernels_of`` finds it in its module."""
+    """Decorator that marks a function as the kernel of these operators; ``kernels_of`` finds it in its module."""
 
     def mark(function: Function) -> Function:
         vars(function)["kernels"] = [
@@ -67,13 +68,13 @@ def kernel(
 
 
 def kernels_of(module: object) -> Iterable[OperatorKernel]:
-    """Yield the kernels that a module declares, in its order."""
+    """Yield the kernels that a module declares, in their order."""
     for value in vars(module).values():
         yield from getattr(value, "kernels", ())
 
 
 def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
-    """Return the function for torch.library: it counts, binds arguments by the installed schema, converts tensors."""
+    """Return the function for torch.library: it counts calls, binds arguments by schema, and converts tensors."""
     # These imports need the emulated device; the declarations in this module do not.
     from ascend_adapt.emulation import full_size, saturation
     from ascend_adapt.emulation.full_size import flops, remembered, values
@@ -115,7 +116,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         flops_before = report.tally.flops
         try:
             products.require(entry.needs_a2, originals.values())
-            # As in torch_npu's own kernels, random numbers come from the generator of this device.
+            # As in torch_npu's kernels, random numbers come from the generator of this device.
             with torch.no_grad(), torch.npu.device(device), torch.device("meta") if only_shapes else nullcontext():
                 results = entry.function(**arguments)
             products.require(False, saturation.floats(results))
@@ -139,7 +140,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
 
 
 def parameter_of(argument: str, parameters: Collection[str]) -> str:
-    """Return the parameter that takes an argument: torch_npu registers as ``input`` what its yaml calls ``self``."""
+    """Return the parameter for an argument; torch_npu may register ``self`` of its yaml as ``input``."""
     return "self" if argument == "input" and "input" not in parameters else argument
 
 
@@ -156,7 +157,7 @@ def _mapped(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
 def _bound(
     name: str, schema: torch.FunctionSchema, parameters: set[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call by the names of the kernel's parameters, with defaults from the schema."""
+    """Return the arguments of a call, keyed by the kernel's parameter names, with defaults from the schema."""
     values = {}
     for index, argument in enumerate(schema.arguments):
         default = argument.default_value
@@ -173,10 +174,10 @@ def _bound(
 
 
 def _device(name: str, entry: OperatorKernel, values: dict[str, Any]) -> torch.device:
-    """Return the one device that all tensors of a call are on.
+    """Return the device on which all tensors of a call must be.
 
     Raises:
-        RuntimeError: they are on several, or on none; torch_npu's own kernels check the same.
+        RuntimeError: the tensors are on several devices, or on no NPU; torch_npu's kernels make the same check.
     """
     devices: dict[torch.device, str] = {}
     for key, value in values.items():
@@ -190,7 +191,7 @@ def _device(name: str, entry: OperatorKernel, values: dict[str, Any]) -> torch.d
     npus = sorted(str(device) for device in devices if device.type == "npu")
     if len(devices) > 1 and npus:
         others = sorted(str(device) for device in devices if str(device) != npus[0])
-        raise RuntimeError(  # torch's own words, which programs look for
+        raise RuntimeError(  # torch's message, which some programs match.
             f"Expected all tensors to be on the same device, but found at least two devices, {npus[0]} and "
             f"{others[0]}! (when checking arguments of {name}: {_listed(devices)})"
         )

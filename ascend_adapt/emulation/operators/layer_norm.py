@@ -1,4 +1,4 @@
-"""npu_layer_norm_eval: layer norm without a backward."""
+"""Layer norms and group norms of torch_npu: npu_layer_norm_eval, which has no gradient, and fused variants."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def add_layer_norm(
     epsilon: float,
     additional_output: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the layer norm of x1 + x2, mean and reciprocal deviation, float32, and x1 + x2 or an empty tensor.
+    """Return the layer norm of x1 + x2, its mean and reciprocal deviation (float32), and x1 + x2 or an empty tensor.
 
-    If x1 and x2 have different dtypes, the norm and the sum are float32.
+    If x1 and x2 have different dtypes, the norm and the sum are in float32.
     """
     dtype = x1.dtype if x1.dtype == x2.dtype else torch.float32
     total = wide(x1) + wide(x2)
@@ -68,7 +68,7 @@ def add_layer_norm_backward(
     gamma: torch.Tensor,
     dsum_opt: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of x1, x2, gamma and beta; those of gamma and beta in float32."""
+    """Return the gradients of x1, x2, gamma and beta; the last two are in float32."""
     dy = torch.zeros_like(wide(x1)) if dy_opt is None else wide(dy_opt)
     dx, of_gamma, of_beta = _gradients(dy, wide(x1) + wide(x2), gamma, mean, rstd)
     dx = dx if dsum_opt is None or dsum_opt.numel() == 0 else dx + wide(dsum_opt)
@@ -79,7 +79,7 @@ def add_layer_norm_backward(
 def deep_norm(
     x: torch.Tensor, gx: torch.Tensor, beta: torch.Tensor, gamma: torch.Tensor, alpha: float, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return mean and reciprocal deviation, float32, and the layer norm of alpha * x + gx."""
+    """Return the mean and reciprocal deviation (float32), and the layer norm of alpha * x + gx."""
     total = alpha * wide(x) + wide(gx)
     mean, rstd = _moments(total, gamma, epsilon)
     y = (total - mean) * rstd * wide(gamma) + wide(beta)
@@ -96,7 +96,7 @@ def deep_norm_backward(
     rstd: torch.Tensor,
     alpha: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of x, gx, beta and gamma; those of beta and gamma in float32."""
+    """Return the gradients of x, gx, beta and gamma; the last two are in float32."""
     dx, of_gamma, of_beta = _gradients(wide(dy), alpha * wide(x) + wide(gx), gamma, mean, rstd)
     return (alpha * dx).to(x.dtype), dx.to(gx.dtype), of_beta, of_gamma
 
@@ -105,7 +105,7 @@ def deep_norm_backward(
 def group_norm_silu(
     input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, group: int, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return SiLU of the group norm, and mean and reciprocal deviation of each group [B, G]."""
+    """Return the SiLU of the group norm, and the mean and reciprocal deviation of each group [B, G]."""
     return _group_norm_swish(input, group, weight, bias, eps, 1.0)
 
 
@@ -113,7 +113,7 @@ def group_norm_silu(
 def group_norm_swish(
     input: torch.Tensor, num_groups: int, weight: torch.Tensor, bias: torch.Tensor, eps: float, swish_scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return z * sigmoid(swish_scale * z) of the group norm z, and mean and reciprocal deviation of each group."""
+    """Return z * sigmoid(swish_scale * z) for the group norm z, and the mean and reciprocal deviation of each group."""
     return _group_norm_swish(input, num_groups, weight, bias, eps, swish_scale)
 
 
@@ -156,7 +156,7 @@ def _group_norm_swish(
 
 
 def _moments(x: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and reciprocal standard deviation over the dimensions of gamma."""
+    """Return the mean and reciprocal standard deviation over the dimensions of gamma."""
     axes = tuple(range(-gamma.dim(), 0))
     mean = x.mean(axes, keepdim=True)
     return mean, torch.rsqrt((x - mean).square().mean(axes, keepdim=True) + epsilon)

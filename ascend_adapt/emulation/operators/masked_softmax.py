@@ -1,7 +1,7 @@
-"""npu_scaled_masked_softmax and its gradient: softmax of scale * x, masked positions filled with -10000.
+"""npu_scaled_masked_softmax and its gradient: softmax of scale * x, with masked positions filled with -10000.
 
-The fill is op-plugin's (test/test_base_ops/test_scaled_masked_softmax.py): a fully masked row gives a uniform
-distribution, where minus infinity would give NaN.
+The fill value is from op-plugin (test/test_base_ops/test_scaled_masked_softmax.py). With it, a fully masked row gives
+a uniform distribution; minus infinity would give NaN.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def scaled_masked_softmax(x: torch.Tensor, mask: torch.Tensor, scale: float, fix
 def scaled_masked_softmax_backward(
     y_grad: torch.Tensor, y: torch.Tensor, mask: torch.Tensor, scale: float, fixed_triu_mask: bool
 ) -> torch.Tensor:
-    """Return the gradient of x, zero at masked positions."""
+    """Return the gradient of x, which is zero at masked positions."""
     limits.FIXED_TRIU_MASK.require(not fixed_triu_mask, "fixed_triu_mask=True")
     share, dy = wide(y), wide(y_grad)
     dx = share * (dy - (dy * share).sum(-1, keepdim=True)) * scale

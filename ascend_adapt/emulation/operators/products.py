@@ -1,4 +1,4 @@
-"""Checks for features that a generation lacks: float8 before the 950, bfloat16 and some operators on the 910A."""
+"""Checks for features that older chips lack: float8 before the 950, bfloat16 and some operators on the 910A."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_910a() -> bool:
 
 
 def require(needs_a2: bool, tensors: Iterable[torch.Tensor]) -> None:
-    """Check that the device has an operator, and the dtypes of its tensors.
+    """Check that the device supports an operator and the dtypes of its tensors.
 
     Raises:
         LimitNotKept: the device lacks the operator or a dtype.

@@ -1,6 +1,6 @@
-"""int8: quantisation with fixed or per-row scales, and products of quantised matrices.
+"""int8 operators: quantisation with fixed or per-row scales, and products of quantised matrices.
 
-A scale in int64 holds the bits of a float32 in its lower half, as npu_trans_quant_param creates it. Eight 4-bit
+An int64 scale, which npu_trans_quant_param creates, holds the bits of a float32 in its lower half. Eight 4-bit
 integers (torch.quint4x2) are one int32, the first in its lowest bits; products of them, and the 8-bit floats of an
 Ascend950, are not emulated. Source: op-plugin@517f2e7 docs torch_npu-npu_quantize.md, -npu_dynamic_quant.md,
 -npu_group_quant.md, -npu_quant_scatter.md, -npu_quant_matmul.md, -npu_trans_quant_param.md,
@@ -26,7 +26,7 @@ LARGEST = {torch.int8: 127, torch.quint4x2: 7}
 _BITS = 4
 _IN_INT32 = 8
 _MARK = 1 << 46
-"""A bit that npu_trans_quant_param sets in a scale for a float16 result."""
+"""Bit that npu_trans_quant_param sets in a scale for a float16 result."""
 _KEPT_BITS = -1 << 13
 """Number of upper bits of a float32 that the device keeps."""
 
@@ -35,7 +35,7 @@ _KEPT_BITS = -1 << 13
 def quantize(
     self: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor | None, dtype: int, axis: int, div_mode: bool
 ) -> torch.Tensor:
-    """Return round(x / scales) + zero_points, or round(x * scales + zero_points) without ``div_mode``, as integers."""
+    """Return round(x / scales) + zero_points as integers, or round(x * scales + zero_points) without ``div_mode``."""
     to = _integer(dtype)
     scale = _along(wide(scales), self, axis)
     offset = 0 if zero_points is None else _along(wide(zero_points), self, axis)
@@ -66,7 +66,7 @@ def dynamic_quant_asymmetric(
     dst_type: int | torch.dtype | None,
     quant_mode: str = "pertoken",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return integers [..., H], and scale and offset of each row in float32, so that its range becomes [-128, 127]."""
+    """Return integers [..., H], and the float32 scale and offset of each row that map its range to [-128, 127]."""
     x, to, axis = _smoothed(input, smooth_scales, group_index), target(dst_type), _axis(quant_mode)
     largest, smallest = x.amax(axis, keepdim=True), x.amin(axis, keepdim=True)
     scale = (largest - smallest) / (2 * LARGEST[to] + 1)
@@ -142,7 +142,7 @@ def anti_quant(
 
 @kernel("npu_trans_quant_param")
 def trans_quant_param(scale: torch.Tensor, offset: torch.Tensor | None) -> torch.Tensor:
-    """Return scales, and offsets of 9 bits, as int64 for a product of quantised matrices."""
+    """Pack scales, and 9-bit offsets, into int64 for a product of quantised matrices."""
     bits = (scale.detach().float().contiguous().view(torch.int32) & _KEPT_BITS).to(torch.int64) & 0xFFFFFFFF
     packed = bits | _MARK
     if offset is not None:
@@ -165,7 +165,7 @@ def quant_matmul(
     _require_int8("npu_quant_matmul", x1, x2)
     limits.INNER.require(x1.shape[-1] == x2.shape[-2], f"x1 is {shape(x1)}, x2 is {shape(x2)}")
     to = torch.int8 if output_dtype is None else dtype_of(output_dtype)
-    product = x1.double() @ x2.double()  # exact: sums of products of int8 are integers below 2^53
+    product = x1.double() @ x2.double()  # Exact, because sums of int8 products are integers below 2^53.
     late = bias is not None and bias.dtype != torch.int32
     product = product if bias is None or late else product + bias.double()
     if to == torch.int32:
@@ -204,7 +204,7 @@ def weight_quant_matmul(
 
 
 def as_float(scale: torch.Tensor) -> torch.Tensor:
-    """Return a scale as float; the lower half of an int64 has the bits of a float32."""
+    """Return a scale as float; the lower half of an int64 scale has the bits of a float32."""
     return wide(scale.to(torch.int32).view(torch.float32) if scale.dtype == torch.int64 else scale)
 
 
@@ -246,7 +246,7 @@ def clamped(x: torch.Tensor, to: torch.dtype) -> torch.Tensor:
 
 
 def _smoothed(x: torch.Tensor, smooth: torch.Tensor | None, group_index: torch.Tensor | None) -> torch.Tensor:
-    """Return the input times its smooth scales."""
+    """Return the input multiplied by its smooth scales."""
     values = x.detach().float()
     if smooth is not None and group_index is not None:
         rows = values.reshape(-1, values.shape[-1])
@@ -268,14 +268,14 @@ def _integer(dtype: int | torch.dtype) -> torch.dtype:
 
 
 def _along(values: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return one value for each index of a dimension, in a shape that broadcasts to ``x``."""
+    """Reshape one value per index of a dimension, so that it broadcasts to ``x``."""
     if values.numel() == 1 or values.dim() > 1:
         return values
     return values.reshape([-1 if place == axis % x.dim() else 1 for place in range(x.dim())])
 
 
 def _for_each_row(values: torch.Tensor | None, weight: torch.Tensor, group: int) -> torch.Tensor | None:
-    """Return scales [1, N], or [K / group, N] repeated to the rows of a weight [K, N]."""
+    """Return scales [1, N], or scales [K / group, N] repeated for the rows of a weight [K, N]."""
     if values is None:
         return None
     return wide(values).repeat_interleave(group, -2)[..., : weight.shape[-2], :] if group else wide(values)

@@ -1,6 +1,6 @@
 """npu_lstm, npu_lstm_data, npu_lstm_cell and npu_gru: one layer in one direction over all steps, with their gradients.
 
-torch_npu's own code of nn.LSTM and nn.GRU calls them once for each layer and direction. Sources of the arithmetic:
+torch_npu's code for nn.LSTM and nn.GRU calls these operators once per layer and direction. Sources of the arithmetic:
 op-plugin@517f2e7 op_plugin/ops/aclops/LstmKernelNpu.cpp, LstmCellKernelNpu.cpp and GruKernelNpu.cpp. Shapes: T time
 steps, B sequences, I inputs, H hidden units.
 """
@@ -34,7 +34,7 @@ def lstm(
     direction: bool,
     seq_mask: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """Return y, h and c of every step, the gates i, j, f and o, and tanh(c), each [T, B, H].
+    """Return y, h and c, the gates i, j, f and o, and tanh(c) of every step, each [T, B, H].
 
     ``weight`` [I + H, 4H] and ``bias`` [4H] hold the gates in torch's order: input, forget, cell (j), output.
     """
@@ -63,7 +63,7 @@ def lstm_backward(
     tanhc: torch.Tensor,
     y_output: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of input, weight, bias, h and c; of ``gradh`` and ``gradc`` only the last step counts."""
+    """Return the gradients of input, weight, bias, h and c; only the last step of ``gradh`` and ``gradc`` is used."""
     return _lstm_backward(grady, gradh, gradc, input, weight, hx, cx, h_output, c_output, (i, j, f, o), tanhc)
 
 
@@ -85,9 +85,9 @@ def lstm_of_packed_sequences(
     flag_seq: bool,
     direction: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Return what npu_lstm does, of padded sequences: a sequence keeps its state after its end, where y is zero.
+    """Return the results of npu_lstm for padded sequences; after its end, a sequence keeps its state and y is zero.
 
-    With ``direction`` the steps run backwards. ``batch_sizes`` [T] has the number of sequences that have a step.
+    With ``direction``, the steps run backwards. ``batch_sizes`` [T] holds the number of sequences that have each step.
     """
     _require_no_dropout(train, dropout, num_layers)
     _require_fit(input, weight, bias, h, c)
@@ -116,7 +116,7 @@ def lstm_of_packed_sequences_backward(
     tanhc: torch.Tensor,
     flag_direction: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of input, weight, bias, h and c; of ``gradh`` and ``gradc`` only the last step counts."""
+    """Return the gradients of input, weight, bias, h and c; only the last step of ``gradh`` and ``gradc`` is used."""
     given = [wide(one).requires_grad_() for one in (input, weight, bias, init_h, init_c)]
     with torch.enable_grad():
         outputs, states, cells, *_ = _lstm_of_packed(batch_sizes, flag_direction, *given)
@@ -136,7 +136,7 @@ def lstm_cell(
     b_ih: torch.Tensor | None,
     b_hh: torch.Tensor | None,
 ) -> tuple[torch.Tensor, ...]:
-    """Return one step's y [1, B, H], h and c [B, H], and the gates and tanh(c) [1, B, H].
+    """Return y [1, B, H], h and c [B, H], and the gates and tanh(c) [1, B, H] of one step.
 
     ``w_ih`` is [I, 4H] and ``w_hh`` [H, 4H].
     """
@@ -190,10 +190,9 @@ def gru(
     batch_first: bool,
     seq_length: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """Return y and h of every step, the update gate, the reset gate, the new state and the hidden part of the latter.
+    """Return y, h, the update gate, the reset gate, the new state and its hidden part for every step, each [T, B, H].
 
-    ``weight_input`` [I, 3H] and ``weight_hidden`` [H, 3H] hold reset, update and new state, in torch's order. Each
-    result is [T, B, H].
+    ``weight_input`` [I, 3H] and ``weight_hidden`` [H, 3H] hold reset, update and new state, in torch's order.
     """
     _require_no_dropout(train, dropout, num_layers)
     both = torch.cat((weight_input, weight_hidden))

@@ -1,6 +1,6 @@
-"""npu_ring_attention_update: merges two attention outputs of one query over different keys by their softmax statistics.
+"""npu_ring_attention_update: merges two attention outputs for the same queries and different keys.
 
-Source of the arithmetic and of the limits: the docstring that torch_npu 2.13.0 carries.
+Source of the arithmetic and the limits: the docstring in torch_npu 2.13.0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def ring_attention_update(
     input_layout: str,
     input_softmax_layout: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the merged attention, in the dtype of the first, and the merged maxima and sums."""
+    """Return the merged attention, in the dtype of the first attention, and the merged softmax maxima and sums."""
     layouts = f"input_layout is {input_layout!r}, input_softmax_layout is {input_softmax_layout!r}"
     limits.LAYOUT.require(input_layout in ("SBH", "TND") and input_softmax_layout in ("", "SBH", "TND"), layouts)
     packed = input_layout == "TND"
@@ -68,14 +68,14 @@ def _lengths(attention: torch.Tensor, starts: torch.Tensor | None) -> list[int]:
 
 
 def _rows(statistics: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-    """Return [T, N, 8] in token order from blocks [N, S, 8], one for each document."""
+    """Rearrange one block [N, S, 8] per document to token order [T, N, 8]."""
     heads = statistics.shape[1]
     blocks = statistics.reshape(-1, 8).split([heads * length for length in lengths])
     return torch.cat([block.view(heads, -1, 8).transpose(0, 1) for block in blocks])
 
 
 def _like_attention(share: torch.Tensor, attention: torch.Tensor, packed: bool) -> torch.Tensor:
-    """Return a factor in the shape of the attention: [T, N, 1], or [S, B, H]."""
+    """Reshape a factor so that it multiplies the attention: [T, N, 1], or [S, B, H]."""
     one = wide(share[..., :1]).to(wide(attention).dtype)
     if packed:
         return one

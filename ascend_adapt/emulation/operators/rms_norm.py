@@ -13,7 +13,7 @@ from ascend_adapt.npu_limits import rms_norm as limits
 
 @kernel("npu_rms_norm")
 def rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return y in the input's dtype, and the reciprocal root mean square in float32, with normalised sizes 1."""
+    """Return y in the input's dtype, and the reciprocal root mean square (float32, size 1 in normalised dimensions)."""
     limits.DIMENSION_COUNT.require(self.dim() in limits.DIMENSIONS, f"input is {shape(self)}")
     _require_gamma(self, gamma)
     pair = self.dtype == gamma.dtype or (self.dtype in FLOATS and gamma.dtype == torch.float32)
@@ -27,7 +27,7 @@ def rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> tuple[t
 def rms_norm_backward(
     dy: torch.Tensor, self: torch.Tensor, gamma: torch.Tensor, rstd: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of the input, in its dtype, and of gamma, in float32."""
+    """Return the gradients of the input (in its dtype) and of gamma (in float32)."""
     normalised = _normalised(gamma)
     unit = wide(self) * rstd
     scaled = wide(dy) * wide(gamma)
@@ -71,7 +71,7 @@ def add_rms_norm_v2_functional(
 
 @kernel("npu_add_rms_norm_v2", needs_a2=True)
 def add_rms_norm_v2(x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """Write the norm of x1 + x2 to x1, x1 + x2 to x2, and return the reciprocal root mean square."""
+    """Write the norm of x1 + x2 to x1, and x1 + x2 to x2; return the reciprocal root mean square."""
     y, rstd, total = add_rms_norm(x1, x2, gamma, epsilon)
     x1.copy_(y)
     x2.copy_(total)
@@ -82,7 +82,7 @@ def add_rms_norm_v2(x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, eps
 def add_rms_norm_cast(
     x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the norm of x1 + x2 in float32 and in its dtype, the reciprocal root mean square, and x1 + x2."""
+    """Return the norm of x1 + x2 in float32 and in the input's dtype, the reciprocal root mean square, and x1 + x2."""
     y, rstd, total = add_rms_norm(x1, x2, gamma, epsilon)
     precise = wide(total) * rstd * wide(gamma)
     return precise.float(), y, rstd, total

@@ -1,10 +1,10 @@
-"""npu_roi_align: features of regions of an image, each pooled to one size.
+"""npu_roi_align: pools the features of image regions to a common size.
 
-A sample's bilinear weights are a product of one for its row and one for its column. So a region's result is
-``rows @ features @ columns``, with matrices that hold the mean weights of each cell's samples.
+The bilinear weight of a sample is the product of a row weight and a column weight. So the result of a region is
+``rows @ features @ columns``, where the matrices hold the mean weights of each cell's samples.
 
-Source: op-plugin@517f2e7 docs torch_npu-npu_roi_align.md, test/test_base_ops/test_roi_align.py; what roi_end_mode
-means: the tests of cann/ops-cv objdetect/roi_align_grad.
+Source: op-plugin@517f2e7 docs torch_npu-npu_roi_align.md, test/test_base_ops/test_roi_align.py. The meaning of
+roi_end_mode is from the tests of cann/ops-cv objdetect/roi_align_grad.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
 
 _END_IS_INCLUDED, _ALIGNED, _ALIGNED_AT_LEAST_ONE = 1, 2, 3
-"""roi_end_mode; 0 is neither."""
+"""Values of roi_end_mode; 0 is neither of them."""
 
 
 @kernel("npu_roi_align")
@@ -48,7 +48,7 @@ def roi_align_backward(
     sample_num: int,
     roi_end_mode: int | None,
 ) -> torch.Tensor:
-    """Return the gradient of the features, of ``xdiff_shape``, from that of the result."""
+    """Return the gradient of the features, of shape ``xdiff_shape``."""
     if rois.is_meta:
         return self.new_empty(xdiff_shape)
     mode = _END_IS_INCLUDED if roi_end_mode is None else roi_end_mode
@@ -62,7 +62,7 @@ def roi_align_backward(
 def _weights(
     rois: torch.Tensor, sizes: torch.Size, pooled: tuple[int, int], scale: float, samples: int, mode: int
 ) -> list[torch.Tensor]:
-    """Return weights [R, pooled height, H] of rows and [R, pooled width, W] of columns, float64."""
+    """Return the row weights [R, pooled height, H] and column weights [R, pooled width, W] in float64."""
     corners = rois.detach()[:, 1:].double() * scale
     x0, y0, x1, y1 = (corners - (0.5 if mode in (_ALIGNED, _ALIGNED_AT_LEAST_ONE) else 0)).unbind(1)
     found = []
@@ -73,7 +73,7 @@ def _weights(
         sample = torch.arange(int(count.max()) if count.numel() else 1)
         cell = torch.arange(cells).reshape(-1, 1)
         at = start.reshape(-1, 1, 1) + of_cell * (cell + (sample + 0.5) / count)
-        counts = (sample < count) & (at >= -1) & (at <= size)  # other samples are 0
+        counts = (sample < count) & (at >= -1) & (at <= size)  # Other samples are 0.
         distance = (at.clamp(0, size - 1).unsqueeze(-1) - torch.arange(size)).abs()
         found.append(((1 - distance).clamp(min=0) * counts.unsqueeze(-1)).sum(2) / count)
     return found

@@ -27,7 +27,7 @@ def rotary_mul(
 def rotary_mul_backward(
     grad: torch.Tensor, self: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, rotary_mode: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of x, r1 and r2; those of r1 and r2 are summed over their broadcast dimensions."""
+    """Return the gradients of x, r1 and r2; the last two are summed over their broadcast dimensions."""
     _require(self, r1, r2, rotary_mode)
     x, dy = wide(self), wide(grad)
     dx = dy * _like(r1, self) + _rotated_back(dy * _like(r2, self), rotary_mode)
@@ -70,12 +70,12 @@ def _rotated(x: torch.Tensor, mode: str) -> torch.Tensor:
 
 
 def _rotated_back(x: torch.Tensor, mode: str) -> torch.Tensor:
-    """Return x under the transpose of the rotation, which is its negative."""
+    """Apply the transpose of the rotation, which is its negative, to x."""
     return -_rotated(x, mode)
 
 
 def _like(factor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return cos or sin as the operator reads it: cast to the dtype of x first (opapi/RotaryMulKernelNpuOpApi.cpp)."""
+    """Cast cos or sin to the dtype of x, as the operator does (opapi/RotaryMulKernelNpuOpApi.cpp)."""
     return wide(factor.detach().to(x.dtype))
 
 
@@ -96,9 +96,9 @@ def _require(x: torch.Tensor, r1: torch.Tensor, r2: torch.Tensor, mode: str) -> 
 
 
 def _possible_layouts(x: torch.Tensor, factor: torch.Tensor, mode: str) -> list[str]:
-    """Return every layout in which the shapes are allowed: the operator does not get its layout as an argument.
+    """Return every layout that allows the shapes, because the operator does not get its layout as an argument.
 
-    A dimension of size 1 may count as present in r1 or not.
+    A dimension of size 1 may or may not count as present in r1.
     """
     return [
         layout

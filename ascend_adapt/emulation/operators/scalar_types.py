@@ -1,4 +1,4 @@
-"""Dtypes of torch by the number that torch_npu's operators use for them."""
+"""Maps the numbers that torch_npu's operators use for dtypes to torch dtypes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from ascend_adapt.errors import OperatorMissing
 
-# The numbers of c10::ScalarType (pytorch c10/core/ScalarType.h); operators take them as int since 2.13.
+# The numbers of c10::ScalarType (pytorch c10/core/ScalarType.h); since 2.13, operators take them as int.
 _SCALAR_TYPES = {
     0: torch.uint8,
     1: torch.int8,
@@ -26,10 +26,10 @@ _SCALAR_TYPES = {
 
 
 def dtype_of(dtype: int | torch.dtype) -> torch.dtype:
-    """Return the dtype of a number.
+    """Return the torch dtype of a number.
 
     Raises:
-        OperatorMissing: it is one of torch_npu's additional dtypes, such as hifloat8.
+        OperatorMissing: the number denotes one of torch_npu's additional dtypes, such as hifloat8.
     """
     if isinstance(dtype, torch.dtype):
         return dtype

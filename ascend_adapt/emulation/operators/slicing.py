@@ -1,4 +1,4 @@
-"""Slices, shapes, order and extrema under torch_npu's own names; each returns a new tensor.
+"""Slicing, reshaping, sorting and extrema under torch_npu's names.
 
 Source: op-plugin@517f2e7 docs (beta)torch_npu-npu_slice.md and the pages next to it; Ascend/pytorch test/custom_ops.
 """
@@ -15,7 +15,7 @@ from ascend_adapt.npu_limits import slicing as limits
 
 @kernel("npu_slice", "npu_slice.out")
 def slice_(self: torch.Tensor, offsets: list[int], size: list[int], out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the block of ``size`` at ``offsets``; a size of -1 reaches to the end."""
+    """Return the block of ``size`` at ``offsets``; a size of -1 extends to the end."""
     found = f"offsets are {list(offsets)}, size is {list(size)}, input is {shape(self)}"
     limits.BLOCK.require(len(offsets) == len(size) == self.dim(), found)
     result = self.detach()
@@ -40,7 +40,7 @@ def indexing(
     shrink_axis_mask: int = 0,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return self[begin:end:strides]; bit i of a mask drops a begin or end, or makes entry i ``...``, None or int."""
+    """Return self[begin:end:strides]; bit i of a mask omits a begin or end, or makes entry i ``...``, None or int."""
     found = f"begin is {list(begin)}, end is {list(end)}, strides are {list(strides)}, input is {shape(self)}"
     limits.STRIDES.require(len(begin) == len(end) == len(strides) and all(step > 0 for step in strides), found)
     index: list[object] = []
@@ -59,7 +59,7 @@ def indexing(
 
 @kernel("npu_pad")
 def pad(input: torch.Tensor, paddings: list[int]) -> torch.Tensor:
-    """Return the input padded with zeros: for each dimension, from the first, the number before and after."""
+    """Pad the input with zeros; ``paddings`` holds the numbers before and after each dimension, from the first on."""
     limits.PADDINGS.require(len(paddings) == 2 * input.dim(), f"paddings are {list(paddings)}, input is {shape(input)}")
     pairs = [paddings[place : place + 2] for place in range(0, len(paddings), 2)]
     return torch.nn.functional.pad(input.detach(), [number for pair in reversed(pairs) for number in pair])
@@ -75,7 +75,7 @@ def broadcast(self: torch.Tensor, size: list[int], out: torch.Tensor | None = No
 def reshape(
     self: torch.Tensor, shape: list[int], can_refresh: bool = False, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the elements in another shape."""
+    """Return the input in another shape."""
     return _into(out, self.detach().reshape(shape))
 
 
@@ -83,7 +83,7 @@ def reshape(
 def stride_copy(
     self: torch.Tensor, shape: list[int], stride: list[int], storage_offset: int, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return a copy of the elements at these strides."""
+    """Return a copy of the input's elements at these strides."""
     return _into(out, self.detach().as_strided(shape, stride, int(storage_offset)))
 
 
@@ -111,7 +111,7 @@ def minimum(self: torch.Tensor, dim: int, keepdim: bool) -> tuple[torch.Tensor, 
 def extremum_backward(
     grad: torch.Tensor, dim: int, indices: torch.Tensor, sizes: list[int], keepdim: bool
 ) -> torch.Tensor:
-    """Return the gradient of the input, of shape ``sizes``: that of each result goes to its source element."""
+    """Return the gradient of the input, of shape ``sizes``; each result's gradient goes to the source element."""
     if not keepdim and len(sizes) > 0:
         grad, indices = grad.unsqueeze(dim), indices.unsqueeze(dim)
     return grad.detach().new_zeros(sizes).scatter_(dim, indices.long(), grad.detach())
@@ -119,7 +119,7 @@ def extremum_backward(
 
 @kernel("npu_one_hot")
 def one_hot(self: torch.Tensor, num_classes: int, depth: int, on_value: float, off_value: float) -> torch.Tensor:
-    """Return float32 [..., depth] with ``on_value`` at each index; an index out of range has none."""
+    """Return float32 [..., depth] with ``on_value`` at each index; out-of-range indices set nothing."""
     classes = torch.arange(depth, device=self.device)
     hit = self.unsqueeze(-1) == classes
     return hit.float() * (on_value - off_value) + off_value
@@ -133,7 +133,7 @@ def fill_with_one(self: torch.Tensor) -> torch.Tensor:
 
 @kernel("scatter_update")
 def scatter_update(self: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return a copy of the input with ``updates``, as ``scatter_update_`` writes them."""
+    """Return a copy of the input with ``updates`` written as by ``scatter_update_``."""
     return scatter_update_in_place(self.detach().clone(), indices, updates, axis)
 
 
@@ -141,19 +141,19 @@ def scatter_update(self: torch.Tensor, indices: torch.Tensor, updates: torch.Ten
 def scatter_update_in_place(
     self: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor, axis: int
 ) -> torch.Tensor:
-    """Write ``updates`` into the input, along ``axis`` from an index on that may differ for each first index."""
+    """Write ``updates`` into the input along ``axis``, from a start index that may differ for each first index."""
     return write_blocks(self, indices.reshape(-1), updates, axis)
 
 
 @kernel("npu_scatter_nd_update")
 def scatter_nd_update(self: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
-    """Return a copy of the input with ``updates`` at ``indices`` [..., K] of its first K dimensions."""
+    """Return a copy of the input with ``updates`` written at ``indices`` [..., K] into its first K dimensions."""
     return scatter_nd_update_in_place(self.detach().clone(), indices, updates)
 
 
 @kernel("npu_scatter_nd_update_")
 def scatter_nd_update_in_place(self: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
-    """Write ``updates`` at ``indices`` [..., K] of the first K dimensions."""
+    """Write ``updates`` at ``indices`` [..., K] into the input's first K dimensions."""
     if not self.is_meta:
         self[tuple(indices.long().unbind(-1))] = updates
     return self

@@ -1,7 +1,7 @@
-"""Operators of SyncBatchNorm on a device: statistics of one rank, of all ranks, and the normalisation with them.
+"""Operators of SyncBatchNorm on a device: statistics of one rank and of all ranks, and normalisation with them.
 
-torch's own module calls the aten operators, which CPUs do not have; torch_npu's calls batch_norm_reduce and
-batch_norm_gather_stats_update. Channels are dimension 1; statistics are float32 [C], of all ranks [R, C].
+torch's SyncBatchNorm calls aten operators that the CPU lacks. torch_npu's SyncBatchNorm calls batch_norm_reduce and
+batch_norm_gather_stats_update. Channels are dimension 1; statistics are float32 [C], or [R, C] for R ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ascend_adapt.npu_limits import batch_norm as limits
 
 
 def stats(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and reciprocal standard deviation of each channel."""
+    """Return the mean and reciprocal standard deviation of each channel."""
     rows = _rows(input)
     return rows.mean(1).float(), torch.rsqrt(rows.var(1, unbiased=False) + eps).float()
 
@@ -32,7 +32,7 @@ def gather_stats_with_counts(
     eps: float,
     counts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and reciprocal deviation over all ranks from those of each, and update the running ones in place."""
+    """Return the mean and reciprocal deviation over all ranks; update the running statistics in place."""
     means, number = wide(mean), wide(counts).reshape(-1, 1)
     squares = wide(invstd).pow(-2) - eps + means.square()
     totals = (means * number).sum(0), (squares * number).sum(0)
@@ -50,7 +50,7 @@ def gather_stats(
     eps: float,
     count: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the statistics of ranks that have ``count`` elements each."""
+    """Return the statistics over all ranks, each of which has ``count`` elements."""
     counts = mean.new_full((mean.shape[0],), count)
     return gather_stats_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
 
@@ -82,7 +82,7 @@ def backward_reduce(
     weight_g: bool,
     bias_g: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Return sum(dy) and sum(dy * (x - mean)) of each channel, and the gradients of weight and bias."""
+    """Return sum(dy) and sum(dy * (x - mean)) per channel, and the gradients of weight and bias."""
     dy = _rows(grad_out)
     of_shift, of_scale = dy.sum(1), (dy * (_rows(input) - wide(mean).unsqueeze(1))).sum(1)
     dtype = mean.dtype if weight is None else weight.dtype
@@ -104,7 +104,7 @@ def backward_elemt(
     sum_dy_xmu: torch.Tensor,
     count: torch.Tensor,
 ) -> torch.Tensor:
-    """Return the gradient of the input from the sums of all ranks."""
+    """Return the gradient of the input, from the sums of all ranks."""
     x, number = wide(input), wide(count).sum()
     unit = (x - _shaped(mean, x)) * _shaped(invstd, x).square()
     dx = wide(grad_out) - _shaped(wide(sum_dy) / number, x) - unit * _shaped(wide(sum_dy_xmu) / number, x)
@@ -114,7 +114,7 @@ def backward_elemt(
 
 @kernel("batch_norm_reduce")
 def sums(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return sum and sum of squares of each channel in float32."""
+    """Return the sum and the sum of squares of each channel, in float32."""
     limits.CHANNELS.require(input.dim() > 1, f"input has {input.dim()} dimension")
     rows = _rows(input)
     return rows.sum(1).float(), rows.square().sum(1).float()
@@ -131,7 +131,7 @@ def gather_sums(
     eps: float,
     counts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and reciprocal deviation from each rank's sums (``mean``) and sums of squares (``invstd``)."""
+    """Return the mean and reciprocal deviation from each rank's sums (``mean``) and sums of squares (``invstd``)."""
     number = wide(counts).reshape(-1, 1)
     totals = wide(mean).sum(0), wide(invstd).sum(0)
     found = _merged(*totals, running_mean, running_var, momentum, eps, number)
@@ -157,12 +157,12 @@ def _merged(
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as [C, the elements of a channel], in a wider dtype."""
+    """Reshape a tensor to [C, elements per channel], in a wider dtype."""
     return wide(x).transpose(0, 1).flatten(1)
 
 
 def _shaped(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return a value for each channel in a shape that broadcasts to ``x``."""
+    """Reshape one value per channel so that it broadcasts to ``x``."""
     return wide(values).to(x.dtype).reshape(1, -1, *[1] * (x.dim() - 2))
 
 

@@ -1,4 +1,4 @@
-"""Shapes and dtypes of tensors for messages."""
+"""Formats shapes and dtypes of tensors for messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ FLOATS = tuple(getattr(torch, name) for name in limit.FLOATS)
 
 
 def shape(tensor: torch.Tensor) -> str:
-    """Return a shape as in messages: ``[2, 3]``."""
+    """Format a tensor's shape for messages: ``[2, 3]``."""
     return str(list(tensor.shape))
 
 
 def dtype(tensor: torch.Tensor) -> str:
-    """Return a dtype as in messages: ``float16``."""
+    """Format a tensor's dtype for messages: ``float16``."""
     return str(tensor.dtype).removeprefix("torch.")

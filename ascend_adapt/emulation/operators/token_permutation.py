@@ -1,7 +1,7 @@
-"""Tokens of a mixture of experts: sorted by expert, and back, weighted by the router's probabilities.
+"""Token permutation for mixtures of experts: sorts tokens by expert, and restores them, weighted by probabilities.
 
-``sorted_indices`` has, for each choice of each token ([T * K], a token's K choices together), its row in the permuted
-tokens; rows from ``num_out_tokens`` on are dropped. Without padding ``restore_shape`` has no further information.
+``sorted_indices`` [T * K] maps each choice of each token (a token's K choices are adjacent) to its row in the permuted
+tokens. Rows from ``num_out_tokens`` on are dropped. Without padding, ``restore_shape`` has no further information.
 Source: op-plugin@517f2e7 test/test_custom_ops/test_npu_moe_token_permute_and_unpermute.py and the two with
 ``_routing_map``.
 """
@@ -21,7 +21,7 @@ from ascend_adapt.npu_limits import token_permutation as limits
 def permute(
     tokens: torch.Tensor, indices: torch.Tensor, num_out_tokens: int | None, padded_mode: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens [T, H], each once for each of its K experts, sorted by expert; and ``sorted_indices`` int32."""
+    """Return the tokens [T, H], one copy per choice, sorted by expert, and ``sorted_indices`` (int32)."""
     limits.NOT_PADDED.require(not padded_mode, "padded_mode is True")
     fits = indices.dim() in (1, 2) and tokens.dim() == 2 and indices.shape[0] == tokens.shape[0]
     limits.TOKENS.require(fits, f"tokens are {shape(tokens)}, indices are {shape(indices)}")
@@ -39,7 +39,7 @@ def permute_grad(
     tokens_dtype: torch.dtype | int,
     num_topK: int,  # noqa: N803 - torch_npu's name
 ) -> torch.Tensor:
-    """Return the gradient of the tokens: the sum over the rows of a token."""
+    """Return the gradient of the tokens, which is the sum over the rows of each token."""
     rows = _rows(grad_permuted_tokens, sorted_indices).reshape(tokens_size_0, num_topK, -1)
     return rows.sum(1).to(dtype_of(tokens_dtype))
 
@@ -61,7 +61,7 @@ def unpermute(
     padded_mode: bool,
     restore_shape: list[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens [T, H], the sum of a token's rows times its ``probs`` [T, K], and the input."""
+    """Return the tokens [T, H], each the sum of its rows weighted by ``probs`` [T, K], and the input."""
     limits.NOT_PADDED.require(not padded_mode, "padded_mode is True")
     choices = 1 if probs is None else probs.shape[1]
     found = f"sorted_indices are {shape(sorted_indices)}, probs are {'None' if probs is None else shape(probs)}"
@@ -87,7 +87,8 @@ def unpermute_grad(
     spread = grad.unsqueeze(1).expand(-1, choices, -1)
     weighted = spread if probs is None else spread * wide(probs).unsqueeze(-1)
     of_tokens = grad.new_zeros(permuted_tokens_size_0 + 1, grad.shape[1])
-    places = sorted_indices.reshape(-1).long().clamp(max=permuted_tokens_size_0)  # the row for dropped tokens
+    # The additional row is for dropped tokens.
+    places = sorted_indices.reshape(-1).long().clamp(max=permuted_tokens_size_0)
     of_tokens.index_copy_(0, places, weighted.reshape(-1, grad.shape[1]).to(of_tokens.dtype))
     of_probs = None
     if probs is not None and permuted_tokens is not None:
@@ -120,9 +121,9 @@ def permute_by_map(
     num_out_tokens: int | None,
     drop_and_pad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """Return the tokens that the map [T, E] sends to each expert, expert by expert, their ``probs``, and indices int32.
+    """Return the tokens routed by the map [T, E], expert by expert, their ``probs``, and indices (int32).
 
-    The indices are those of the permuted rows sorted by token; with ``drop_and_pad``, the token of each row.
+    The indices are the permuted rows in the order of the tokens or, with ``drop_and_pad``, the token of each row.
     """
     count = tokens.shape[0] if num_out_tokens is None else num_out_tokens
     of_expert = routing_map.t().bool()
@@ -140,7 +141,7 @@ def permute_by_map(
 
 
 def _first_nonzero(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the first ``count`` indices where a mask is True."""
+    """Return the first ``count`` indices at which a mask is True."""
     if mask.is_meta:
         return mask.new_empty((count, 2), dtype=torch.int64)
     places = mask.nonzero()
@@ -184,7 +185,7 @@ def unpermute_by_map(
     routing_map: torch.Tensor | None,
     drop_and_pad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Return the tokens ``restore_shape``, row and token of each summand for the gradient, and ``probs`` of rows."""
+    """Return the tokens (``restore_shape``), the row and token of each summand, and the rows' ``probs``."""
     token, row = _summands(sorted_indices, restore_shape[0], drop_and_pad)
     weights = _weights(token, row, probs, routing_map, drop_and_pad)
     rows = wide(permuted_tokens)[row]
@@ -204,7 +205,7 @@ def unpermute_by_map_grad(
     drop_and_pad: bool,
     restore_shape: list[int],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradients of the permuted tokens and of ``probs``; without padding both indices are equal."""
+    """Return the gradients of the permuted tokens and of ``probs``; without padding, both indices are equal."""
     grad = wide(unpermuted_tokens_grad)
     row, token = out_index.long(), permuted_token_id.long()
     if not drop_and_pad:
@@ -224,7 +225,7 @@ def unpermute_by_map_grad(
 
 
 def _summands(sorted_indices: torch.Tensor, tokens: int, drop_and_pad: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the token and the permuted row of each summand of the tokens."""
+    """Return the token and the permuted row of each summand."""
     if drop_and_pad:
         return tuple(sorted_indices.long().sort(dim=0, stable=True))
     choices = sorted_indices.numel() // tokens
@@ -243,7 +244,7 @@ def _weights(
     if probs is None:
         return None
     given = probs.detach()
-    if drop_and_pad:  # the rows of an expert are contiguous, equally many for each
+    if drop_and_pad:  # The rows of an expert are contiguous, and each expert has the same number of rows.
         return given[token, row // (row.numel() // given.shape[1])]
     if given.is_meta:
         return given.new_empty(row.numel())
@@ -257,13 +258,13 @@ def _required(routing_map: torch.Tensor | None) -> torch.Tensor:
 
 
 def _rows(permuted: torch.Tensor, sorted_indices: torch.Tensor) -> torch.Tensor:
-    """Return the permuted row of each choice of each token, in a wider dtype; zero for dropped ones."""
+    """Return the permuted row of each choice of each token, in a wider dtype; rows of dropped tokens are zero."""
     rows = torch.cat((wide(permuted), wide(permuted).new_zeros(1, permuted.shape[1])))
     return rows.index_select(0, sorted_indices.reshape(-1).long().clamp(max=permuted.shape[0]))
 
 
 def _kept(wanted: int | None, everything: int) -> int:
-    """Return how many rows are kept; a negative number counts from the end, and 0 keeps all."""
+    """Return the number of rows to keep; a negative argument counts from the end, and 0 keeps all rows."""
     if not wanted:
         return everything
     return min(wanted, everything) if wanted > 0 else max(0, everything + wanted)

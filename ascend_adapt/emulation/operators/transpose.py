@@ -11,7 +11,7 @@ from ascend_adapt.npu_limits import transpose as limits
 
 @kernel("npu_transpose")
 def transpose(self: torch.Tensor, perm: list[int], require_contiguous: bool = True) -> torch.Tensor:
-    """Return the input permuted, contiguous."""
+    """Return the permuted input as a contiguous tensor."""
     return self.detach().permute(perm).contiguous().clone()
 
 

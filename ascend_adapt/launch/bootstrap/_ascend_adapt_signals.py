@@ -1,4 +1,4 @@
-"""Signals in a Python process of a job: SIGUSR1 and SIGUSR2 do not end it, and its beacon lists those received.
+"""Signal handling in each Python process of a job: SIGUSR1 and SIGUSR2 do not end it; a beacon lists received signals.
 
 Standard library only, and only its fast C modules: every Python process of the job runs this.
 """
@@ -15,9 +15,9 @@ _LOWEST_BEACON = 256
 
 
 def outlive_passed() -> None:
-    """Ignore the signals that a scheduler sends to every process of a job as a warning, until the script handles them.
+    """Ignore a scheduler's warning signals (SIGUSR1, SIGUSR2) until the script installs its own handlers.
 
-    signal.getsignal still returns SIG_DFL: PyTorch Lightning, for one, installs its own handler only there.
+    signal.getsignal still returns SIG_DFL. PyTorch Lightning, for example, installs its handler only in that case.
     """
     for number in _PASSED:
         if _signal.getsignal(number) != _signal.SIG_DFL:
@@ -30,16 +30,16 @@ def outlive_passed() -> None:
 
 
 def keep_received(beacon: int) -> None:
-    """Append the number of each signal that a Python handler receives to the beacon: the guardian does not repeat it.
+    """Append each signal that a Python handler receives to the beacon, so that the guardian does not send it again.
 
-    Takes over the descriptor and moves it to a high number: a program that closes its low descriptors and opens files
-    would otherwise get signal bytes into one of them. Another owner of the wakeup descriptor, such as asyncio,
+    Takes over the beacon's descriptor and moves it to a high number: a program that closes low descriptors and opens
+    files would otherwise get signal bytes into one of them. Another owner of the wakeup descriptor, such as asyncio,
     replaces it.
     """
     try:
         descriptor = fcntl.fcntl(beacon, fcntl.F_DUPFD_CLOEXEC, _LOWEST_BEACON)
     except OSError:
-        descriptor = beacon  # RLIMIT_NOFILE allows no descriptor that high
+        descriptor = beacon  # RLIMIT_NOFILE does not allow a descriptor that high.
     else:
         os.close(beacon)
     os.set_blocking(descriptor, False)

@@ -1,8 +1,8 @@
-"""Bootstrap of every Python process of a job: this folder is first on PYTHONPATH, so site imports this file.
+"""Bootstrap of every Python process of a job. Its folder is first on PYTHONPATH, so Python's `site` imports this file.
 
-It only installs an import finder, which adapts the process before the first import of a package that patches are for;
-other processes pay for nothing else. Then it runs the sitecustomize that would have run without it. It imports only
-standard library modules that are loaded already or load fast: any interpreter from 3.7 on may run it.
+It only installs an import finder, which adapts the process before the first import of a package that has patches.
+Other processes have no further cost. Then it runs the sitecustomize that it hides, if there is one. It imports only
+standard library modules that are already loaded or load fast, and supports every interpreter from Python 3.7 on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OFF = ("0", "false", "no", "off")
 
 
 class TargetFinder:
-    """Finds nothing itself; adapts this process just before the first import of a root that patches are for."""
+    """Import finder that finds nothing, but adapts this process before the first import of a package with patches."""
 
     def __init__(self, roots: frozenset[str]) -> None:
         self.roots = roots
@@ -35,8 +35,8 @@ class TargetFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Adapt the process if this is the first such import, then search the other finders."""
-        # No lock: enable() has its own, and calls us while it holds it.
+        """Adapt the process if this is the first import of such a package, then search the other finders."""
+        # No lock here: enable() has a lock, and calls this method while it holds that lock.
         thread = get_ident()
         if self._done or thread in self._busy or fullname.partition(".")[0] not in self.roots:
             return None
@@ -77,7 +77,7 @@ def _begin() -> None:
     if os.environ.get("ASCEND_ADAPT", "").lower() in _OFF:
         return
     if os.environ.get("ASCEND_ADAPT_DEVICE") == "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES"):
-        # DeepSpeed's launcher sets this for each rank, even on a CPU: it would expose the GPUs that --device cpu hides.
+        # DeepSpeed's launcher sets this variable even on a CPU. It would expose the GPUs that --device cpu hides.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if os.environ.get("RANK"):
         _claim_rank()
@@ -136,15 +136,15 @@ def _set_compile_mode() -> None:
 
 
 def _claim_rank() -> None:
-    """Claim this rank, unless a parent process has: the children of a rank inherit its RANK."""
+    """Claim this rank, unless a parent process has claimed it: the children of a rank inherit its RANK."""
     rank = ":".join(os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-    # Some clusters set RANK for a whole machine; a launcher's ranks differ from it in the other two at least.
+    # Some clusters set RANK once per host. The ranks of a launcher differ at least in one of the other two variables.
     if os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[2] != rank:
         os.environ["ASCEND_ADAPT_RANK_PID"] = f"{os.getpid()} {rank}"
 
 
 def _record_uncaught() -> None:
-    """Record the exception that ends this rank, so that the launcher can explain it when a command starts the ranks."""
+    """Record the exception that ends this rank, so that the launcher can explain failures of a command's ranks."""
     shown_by = sys.excepthook
 
     def show_and_record(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -152,18 +152,19 @@ def _record_uncaught() -> None:
         try:
             from ascend_adapt.launch.one_host import failures
         except ImportError:
-            return  # _adapt has reported it
+            return  # _adapt has already reported the error.
         failures.record_uncaught(os.environ, error, trace)
 
     sys.excepthook = show_and_record
 
 
 def _adapt_now() -> None:
-    """Adapt a process in which a .pth file has imported a target already."""
+    """Adapt a process in which a .pth file has already imported a target."""
     try:
         _adapt()
     except Exception as error:
-        # site would print one line and continue without the patches; what member.join raises must stop the process.
+        # After an exception, site would print one line and continue without the patches. An error of member.join must
+        # stop the process.
         print(f"ascend_adapt: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
@@ -187,7 +188,7 @@ def _leave_beacon() -> None:
         try:
             descriptor = os.open(beacon, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         except OSError:
-            return  # the run directory is gone or full; the launcher reports this process, which may continue
+            return  # The run directory is gone or its disk is full. The process may continue; the launcher reports it.
         _ascend_adapt_signals.keep_received(descriptor)
 
 
@@ -198,7 +199,7 @@ def _withdraw_beacon() -> None:
 
 
 def _chain() -> None:
-    """Run the sitecustomize found on the later entries of sys.path, as site would have without this one."""
+    """Run the next sitecustomize on sys.path, which site would have imported without this one."""
     here = os.path.dirname(os.path.abspath(__file__))
     entries = [os.path.abspath(entry) for entry in sys.path]
     later = sys.path[entries.index(here) + 1 :] if here in entries else sys.path

@@ -1,1 +1,1 @@
-"""`ascend-run --full-size --fit`: tries settings that change how much device memory a job takes, until one fits."""
+"""`ascend-run --full-size --fit`: searches for settings with which a job fits the device's memory."""

@@ -1,4 +1,4 @@
-"""The configuration of a job, read from its arguments and files, and changed copies of it."""
+"""Reads a job's memory settings from its arguments and configuration files, and writes changed copies of the files."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ BY_HAND = {
     "zero": "ZeRO stage: zero_optimization.stage of DeepSpeed's JSON file, or fully_shard (FSDP2) of the layers",
     "sequence": "sequence parallelism: --sequence-parallel of Megatron, with tensor parallelism",
 }
-"""Field of a setting -> how to change it in a job that has no option or file for it."""
+"""Maps a field of Setting to advice for a job that has no option or file for it."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A job whose configuration can be copied and changed: its arguments after ascend-run's options, and its files."""
+    """The configuration of one job, which can be changed in copies: arguments after ascend-run's options, and files."""
 
     names: Names
     words: tuple[str, ...]
     files: tuple[ConfigurationFile, ...]
     ranks: int
     dialect: str | None = None
-    """The dialect of a native run, whose recipe checks each change."""
+    """Dialect of a native run; its recipe checks each change."""
 
     @property
     def given(self) -> Setting:
@@ -68,7 +68,7 @@ class Configuration:
         return accumulation or 1
 
     def choices(self) -> tuple[Choices, list[str]]:
-        """Return what can be tried instead of the given setting, and why the rest cannot."""
+        """Return the alternatives to the given setting, and the reason for each setting that cannot be changed."""
         given, found, why_not = self.given, dict[str, Sequence[Any]](), list[str]()
 
         def offer(name: str, values: Sequence[Any], has_option: bool, reason: str) -> None:
@@ -84,7 +84,7 @@ class Configuration:
             bool(sequence),
             "sequence parallelism: " + ("is on" if given.sequence else "needs tensor parallelism"),
         )
-        # GPT-NeoX has a pipeline of one stage too, unless the size is 0.
+        # In GPT-NeoX, size 1 is a pipeline of one stage; only size 0 is no pipeline.
         has_pipeline = self.pipeline > 1 or (self.names is names.NEOX and not self.dialect and self._number("pipeline"))
         most = 1 if has_pipeline else 3
         stages = [stage for stage in self._stages() if given.zero < stage <= most] if self.data > 1 else []
@@ -103,9 +103,9 @@ class Configuration:
         return found, why_not
 
     def write(self, setting: Setting, folder: Path, accumulation: int | None = None) -> tuple[list[str], list[str]]:
-        """Write the changed files into a folder; return the arguments of the changed job, and the differences.
+        """Write changed copies of the files into a folder; return the changed job's arguments and the differences.
 
-        A step keeps its number of samples, unless ``accumulation`` sets its number of micro batches.
+        The number of samples per step stays the same, unless ``accumulation`` sets the number of micro batches.
 
         Raises:
             ConfigError: the change cannot be made.
@@ -137,7 +137,7 @@ class Configuration:
         return changed, differences
 
     def _stands_in(self, file: ConfigurationFile, name: str) -> bool:
-        """Return whether to change a value in this file: the one that has it, or the first if no option has it."""
+        """Return whether this file is to be changed: it sets the value, or it is the first and no option sets it."""
         here = file.get(self.names.keys[name])
         if here is not None:
             return bool(here != "auto")
@@ -189,7 +189,9 @@ class Configuration:
             config.parallel.sequence,
         )
         if found != setting:
-            raise ConfigError(f"{self.names.kind}: became {found}, expected {setting} — change it yourself")
+            raise ConfigError(
+                f"{self.names.kind}: became {found} after the change, expected {setting} — change it yourself"
+            )
 
     def _with_copies(self, given: Sequence[str], folder: Path) -> list[str]:
         """Return the arguments with each file, or the folder of all of them, replaced by its copy."""
@@ -219,7 +221,7 @@ class Configuration:
         return max(given, default=0)
 
     def _has(self, options: Sequence[str]) -> bool:
-        """Return whether the first of these options is given, with the value that they have."""
+        """Return whether the first of these option words is given, followed by the same value."""
         if not options or words.find(self.words, options[0]) is None:
             return False
         value = words.value_of(self.words, options[0])
@@ -238,7 +240,7 @@ class Configuration:
 
 
 def of(request: Request, command: Sequence[str], ranks: int) -> Configuration | None:
-    """Return the configuration of a job if it can be copied and changed, else None.
+    """Return the job's configuration, or None if it cannot be changed in a copy.
 
     Raises:
         ConfigError: one of its files cannot be read, or the native trainer rejects it.
@@ -273,7 +275,7 @@ def _kind(request: Request, command: Sequence[str], files: Sequence[Configuratio
 
 
 def _files(command: Sequence[str]) -> list[ConfigurationFile]:
-    """Return the files among the arguments that are GPT-NeoX's YAML or DeepSpeed's JSON."""
+    """Return the GPT-NeoX YAML files and DeepSpeed JSON files among the arguments."""
     pairs = zip(command, command[1:], strict=False)
     folder = next((after for word, after in pairs if word in ("-d", "--conf_dir")), "")
     found: dict[Path, ConfigurationFile] = {}

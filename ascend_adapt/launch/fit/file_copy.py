@@ -1,4 +1,4 @@
-"""A changed copy of a YAML or JSON file, with its comments and order, and its difference from the original."""
+"""Changed copies of YAML and JSON files, which keep comments and order, and their differences from the originals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_adapt.errors import ConfigError, one_line
 
 @dataclass(frozen=True)
 class ConfigurationFile:
-    """A user's configuration file, which is never written, and its values; their keys have underscores for dashes."""
+    """A user's configuration file (never written) and its values; dashes in keys are replaced by underscores."""
 
     path: Path
     text: str
@@ -24,29 +24,29 @@ class ConfigurationFile:
 
     @classmethod
     def read(cls, path: Path) -> ConfigurationFile:
-        """Read a file.
+        """Read a YAML or JSON file.
 
         Raises:
-            ConfigError: it cannot be read, or is not a mapping.
+            ConfigError: the file cannot be read, or is not a mapping.
         """
         try:
             text = path.read_text(encoding="utf-8")
             values = json.loads(text) if path.suffix == ".json" else bounded_yaml.load(text)
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: {one_line(error)}, expected YAML or JSON — correct it") from error
+            raise ConfigError(f"{path}: {one_line(error)}, expected YAML or JSON — correct the file") from error
         if not isinstance(values, dict):
-            raise ConfigError(f"{path}: is a {type(values).__name__}, expected keys and values — correct it")
+            raise ConfigError(f"{path}: is a {type(values).__name__}, expected keys and values — correct the file")
         return cls(path, text, {_plain(key): value for key, value in values.items()})
 
     def get(self, keys: tuple[str, ...]) -> Any:
-        """Return the value at a path of keys, or None."""
+        """Return the value at a path of nested keys, or None."""
         value: Any = self.values
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
     def write(self, folder: Path, changes: Mapping[tuple[str, ...], Any]) -> list[str]:
-        """Write a copy with these values into a folder; return the lines of its difference.
+        """Write a copy with these values into a folder; return the lines of the diff.
 
         Raises:
             ConfigError: the values cannot be changed in the text of this file.
@@ -67,7 +67,7 @@ class ConfigurationFile:
 
 
 def _changed(text: str, keys: tuple[str, ...], old: Any, new: Any, *, is_json: bool) -> str:
-    """Return the text with the value at a path replaced, or inserted after the brace that opens its mapping."""
+    """Return the text with the value at a key path replaced, or inserted after the opening brace of its mapping."""
     begin = 0
     for key in keys[:-1]:
         section = re.compile(_key(key)).search(text, begin)

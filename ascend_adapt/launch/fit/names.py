@@ -1,4 +1,4 @@
-"""Names of the options that change memory, in each kind of job whose configuration can be copied and changed."""
+"""Names of the options that change memory use, for each kind of job that --fit can change."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Names:
-    """Options and keys of one kind of job; "" or empty: it has none.
+    """Options and keys of one kind of job; "" or an empty tuple if it has none.
 
-    The arguments in ``recompute`` and ``sequence`` switch them on, those of a ``zero`` stage choose it. Keys are paths
-    in the job's YAML or JSON files.
+    The arguments in ``recompute`` and ``sequence`` enable recomputation and sequence parallelism; those in ``zero``
+    choose a ZeRO stage. Keys are paths in the job's YAML or JSON files.
     """
 
     kind: str
@@ -23,7 +23,7 @@ class Names:
     tensor: str = ""
     pipeline: str = ""
     recompute: Sequence[Sequence[str]] = ()
-    """Alternatives: the first whose option the job's version knows."""
+    """Alternatives, of which the first that the job's version supports is used."""
     zero: Mapping[int, Sequence[str]] = field(default_factory=dict)
     sequence: Sequence[str] = ()
     keys: Mapping[str, Path] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""`--fit`: runs the job as it is, then with changes, the cheapest first, until one fits the device."""
+"""`--fit`: runs the job unchanged, then with changes, the cheapest first, until the job fits the device."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Search:
 
     def __post_init__(self) -> None:
         self.results: dict[Setting, Measured] = {}
-        # A pipeline has as many micro batches in flight as stages; gradients accumulate from the second one on.
+        # A pipeline has as many micro batches in flight as stages; gradients accumulate from the second micro batch on.
         self.micro_batches = max(2, self.job.pipeline)
 
     def run(self) -> Setting | None:
-        """Return the first setting that fits; ``results`` has all that were tried."""
+        """Return the first setting that fits; ``results`` holds every setting that was tried."""
         given = self.job.given
         choices, _ = self.job.choices()
         if self._fits(given):
@@ -54,7 +54,7 @@ class Search:
                 return None
             if self._fits(setting):
                 return setting
-        # The one that may save most shows what remains.
+        # The setting that may save the most memory shows how much is still missing.
         bounds = {one: self._least(one, choices) for one in settings if one not in self.results}
         best = min(bounds, key=lambda one: bounds[one], default=None)
         return best if best is not None and bounds[best] < float("inf") and self._fits(best) else None
@@ -81,9 +81,9 @@ class Search:
         return not confirmed.failed
 
     def _least(self, setting: Setting, choices: Choices) -> float:
-        """Return a lower bound of a setting's peak in bytes: each of its changes saves at most what it saves alone.
+        """Return a lower bound of a setting's peak in bytes: each change saves at most as much as it saves alone.
 
-        It is 0 for a single change; a single change is cheaper than any combination with it, so it is measured before.
+        The bound is 0 for a single change, which is measured before every combination that contains it.
         """
         given = self.job.given
         changes = setting.changed_from(given)
@@ -94,7 +94,7 @@ class Search:
         if any(one not in self.results for one in alone.values()):
             return 0.0
         if not all(self.results[one].peak for one in alone.values()):
-            return float("inf")  # it failed, and so would the combination
+            return float("inf")  # The single change failed, so the combination would fail too.
         peak = self.results[given].peak
         share = 1.0
         if "micro" in changes and given.micro and alone["micro"].micro:
@@ -104,7 +104,7 @@ class Search:
 
 
 def run(request: Request, options: Sequence[str], command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Try settings of a job until one fits; print the table and the difference; return 0 if one fits, else 1.
+    """Try settings until the job fits the device; print the table and the diff; return 0 if a setting fits, else 1.
 
     Raises:
         LaunchError: the job's configuration cannot be changed in a copy.
@@ -128,7 +128,7 @@ def run(request: Request, options: Sequence[str], command: Sequence[str], enviro
         say(line)
     if found is None:
         failed = search.results[job.given].failed
-        say(f"--fit: {failed or f'no setting fits {gib} GiB; what is left: {_ADVICE}'}")
+        say(f"--fit: {failed or f'no setting fits {gib} GiB; remaining options: {_ADVICE}'}")
         return 1
     _print_difference(job, found, folder, gib)
     return 0
@@ -136,10 +136,10 @@ def run(request: Request, options: Sequence[str], command: Sequence[str], enviro
 
 def _print_difference(job: Configuration, found: Setting, folder: Path, gib: int) -> None:
     if found == job.given:
-        say(f"--fit: the job fits {gib} GiB as it is")
+        say(f"--fit: the job fits {gib} GiB without changes")
         return
     command, differences = job.write(found, folder / "fits")
-    say(f"--fit: fits {gib} GiB with this difference; your files are as they were:")
+    say(f"--fit: fits {gib} GiB with these changes; your files are unchanged:")
     for line in differences:
         print(line)
     say(f"start it with: ascend-run OPTIONS {' '.join(command)}")
@@ -150,7 +150,7 @@ def _shown(result: Measured) -> str:
 
 
 def _table(search: Search) -> list[str]:
-    """Return the table of all trials: setting, memory of the rank that uses the most, whether it fits, and the cost."""
+    """Return the table of all trials: setting, highest peak memory of a rank, whether it fits, and cost."""
     sizes = sorted({*_SIZES, search.gib})
     head = ["setting", "peak", "reserved", *(f"fits {size} GiB" for size in sizes), "recomputed", "moved per step"]
     rows = [head]

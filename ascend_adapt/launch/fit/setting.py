@@ -1,4 +1,4 @@
-"""What is tried: recomputation, micro batch, ZeRO stage and sequence parallelism, and the order of combinations."""
+"""Settings that --fit tries (recomputation, micro batch, ZeRO stage, sequence parallelism), and their order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Setting:
-    """Values of the options that change memory; ``micro`` is None if the job's micro batch is not known."""
+    """Values of the options that change memory use; ``micro`` is None if the job's micro batch size is unknown."""
 
     recompute: bool
     micro: int | None
@@ -18,7 +18,7 @@ class Setting:
     sequence: bool
 
     def __str__(self) -> str:
-        """Return it as the table shows it."""
+        """Return the setting as shown in the table."""
         parts = [
             "recomputation" if self.recompute else "no recomputation",
             *([] if self.micro is None else [f"micro batch {self.micro}"]),
@@ -28,20 +28,20 @@ class Setting:
         return ", ".join(parts)
 
     def changed_from(self, other: Setting) -> dict[str, Any]:
-        """Return the fields that differ from those of another setting."""
+        """Return the fields that differ from another setting."""
         names = [one.name for one in fields(self)]
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(other, name)}
 
 
 Choices = Mapping[str, Sequence[Any]]
-"""Field of a setting -> the values to try instead of the given one."""
+"""Maps a field of Setting to the values to try instead of the given value."""
 
 
 def cost(setting: Setting, given: Setting) -> float:
-    """Return what a setting costs in comparison with the given one; it only orders the trials.
+    """Return the relative cost of a setting compared with the given one, used only to order the trials.
 
-    Sequence parallelism, ZeRO-1 and ZeRO-2 move as many bytes as before, ZeRO-3 half as many again. A smaller
-    micro batch has smaller matrix products. Recomputation repeats the forward pass.
+    Sequence parallelism, ZeRO-1 and ZeRO-2 communicate as many bytes as before; ZeRO-3 communicates 1.5 times as many.
+    A smaller micro batch has smaller matrix products. Recomputation repeats the forward pass.
     """
     halvings = 0 if not (given.micro and setting.micro) else (given.micro // setting.micro).bit_length() - 1
     return (
@@ -54,7 +54,7 @@ def cost(setting: Setting, given: Setting) -> float:
 
 
 def in_order(given: Setting, choices: Choices) -> list[Setting]:
-    """Return every setting that the choices allow except the given one, the cheapest first."""
+    """Return every allowed setting except the given one, the cheapest first."""
     every = itertools.product(*((getattr(given, name), *values) for name, values in choices.items()))
     settings = {replace(given, **dict(zip(choices, values, strict=True))) for values in every} - {given}
     return sorted(settings, key=lambda setting: (cost(setting, given), str(setting)))

@@ -1,4 +1,4 @@
-"""One trial: the job with a changed configuration at full size, and what it measured."""
+"""One trial of --fit: runs the job at full size with a changed configuration, and reads its measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 GIB = 1 << 30
 _UNLIMITED = 1 << 40
-"""Device memory of a trial, in bytes: more than any setting takes, so that the peak is known."""
+"""Device memory of a trial in bytes, larger than any setting needs, so that the true peak is measured."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Measured:
     peak: int = 0
     reserved: int = 0
     recomputed: float = 0.0
-    """The share of the floating-point operations of a step that repeats the forward pass."""
+    """Share of a step's floating-point operations that recomputes the forward pass."""
     bytes_moved: int = 0
-    """By all collectives of a step of one rank."""
+    """Bytes that all collectives of one rank move in a step."""
     refused_on: int = 0
-    """Size in GiB of the device on which the job was tried, and did not fit because of fragmentation."""
+    """Size in GiB of the device on which the job did not fit because of fragmentation."""
     failed: str = ""
     """Why the job ended early, or ""."""
 
@@ -43,7 +43,7 @@ class Measured:
 def run(
     options: Sequence[str], command: Sequence[str], folder: Path, environ: Mapping[str, str], gib: int = 0
 ) -> Measured:
-    """Run a job on devices of ``gib`` GiB (0: as much as it takes), with its output in ``folder``."""
+    """Run a job on devices of ``gib`` GiB (0 for unlimited memory), with its output in ``folder``."""
     memory = gib * GIB or _UNLIMITED
     words = [sys.executable, "-m", "ascend_adapt.launch.cli", "--log-dir", str(folder), *options, *command]
     folder.mkdir(parents=True, exist_ok=True)

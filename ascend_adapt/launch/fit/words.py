@@ -1,4 +1,4 @@
-"""Options among the arguments of a command line: `--name value`, `--name=value`, with dashes or underscores."""
+"""Finds and changes options of a command line: `--name value` or `--name=value`, with dashes or underscores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def find(words: Sequence[str], option: str) -> int | None:
-    """Return the index of the last argument that is this option, or None."""
+    """Return the index of the option's last occurrence, or None."""
     places = [place for place, word in enumerate(words) if _plain(word.partition("=")[0]) == _plain(option)]
     return places[-1] if places and option else None
 
@@ -24,7 +24,7 @@ def value_of(words: Sequence[str], option: str) -> str | None:
 
 
 def with_options(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the arguments with these options, each with its value if it has one, replaced or appended."""
+    """Return the arguments with these options (and their values, if any) replaced or appended."""
     changed, rest = list(words), list(options)
     while rest:
         option = rest.pop(0)

@@ -1,1 +1,1 @@
-"""Code that runs inside the processes of a job."""
+"""Code of the launcher that runs inside the job's processes."""

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def watch(mode: str) -> None:
-    """Set the mode right after torch_npu is imported, before a tensor is on the device."""
+    """Set the mode right after torch_npu is imported, before the first tensor is on the device."""
     import wrapt
 
     def set_mode(torch_npu: ModuleType) -> None:

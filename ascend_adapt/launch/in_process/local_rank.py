@@ -1,4 +1,4 @@
-"""Both spellings, ``--local-rank`` and ``--local_rank``: a launcher passes one, a script may declare the other."""
+"""Accepts both ``--local-rank`` and ``--local_rank``: a launcher may pass one while the script declares the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _SPELLINGS = ("--local-rank", "--local_rank")
 def accept_both_spellings() -> None:
     """Make every argparse parser of this process accept the spelling that it did not declare.
 
-    torch.distributed.launch passes --local_rank up to torch 1.13 and --local-rank from 2.0; DeepSpeed --local_rank.
+    torch.distributed.launch passes --local_rank up to torch 1.13, and --local-rank from torch 2.0 on. DeepSpeed passes
+    --local_rank.
     """
     parse = argparse.ArgumentParser.parse_known_args
     if hasattr(parse, "ascend_adapt_spelling"):
@@ -32,7 +33,7 @@ def accept_both_spellings() -> None:
 
 
 def as_declared(words: Sequence[str], declared: Any) -> list[str]:
-    """Return the arguments with the local rank spelt as in ``declared``."""
+    """Return the arguments with the local rank option spelled as in ``declared``."""
     spelt: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""Joining a job: adapts this process; a rank also writes its status and compares itself with the other ranks."""
+"""Adapts a process of a job; a rank also writes its status and compares its environment with the other ranks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _joined = False
 
 
 def join() -> bool:
-    """Adapt this process, once; a rank also writes its status now, at the first applied patch and at exit.
+    """Adapt this process once; a rank also writes its status now, at the first applied patch, and at exit.
 
-    Return False while the script's own enable() is running; call again later.
+    Return False while the script's enable() is running; the caller must call again later.
 
     Raises:
-        AdaptError: as enable(); or this rank's versions or patches differ from those of another rank.
+        AdaptError: enable() raises it, or this rank's versions or patches differ from those of another rank.
     """
     global _joined
     if _joined:
-        return True  # what the script has done since, such as disable(), stays in effect
+        return True  # Later changes by the script, such as disable(), stay in effect.
     if enabling.is_beginning():
         return False
     enabling.enable()
@@ -47,7 +47,7 @@ def join() -> bool:
 
 def _take_part(run_dir: RunDirectory, rank: int) -> None:
     pid = os.getpid()
-    # It does not exist yet on another host where a foreign launcher has started this rank.
+    # On another host, where a foreign launcher has started this rank, the folder does not exist yet.
     with contextlib.suppress(OSError):
         run_dir.path.mkdir(parents=True, exist_ok=True)
 
@@ -75,9 +75,9 @@ def _take_part(run_dir: RunDirectory, rank: int) -> None:
 
 
 def _report(run_dir: RunDirectory, rank: int, moment: str, facts: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """Write this rank's status, with the facts of each moment so far, and return it."""
+    """Write this rank's status, with the facts recorded at each stage so far, and return it."""
     status = enabling.status()
-    # The first facts of each moment are kept: if the script swallowed an error of differing ranks, it is raised again.
+    # The first facts of each stage are kept, so an error about differing ranks is raised again if the script caught it.
     facts.setdefault(moment, agreement.facts(status, enabling.kernel_backends()))
     data = {
         "rank": rank,
@@ -101,12 +101,12 @@ def _report(run_dir: RunDirectory, rank: int, moment: str, facts: dict[str, dict
 
 
 def _compare(run_dir: RunDirectory, own: dict[str, Any]) -> None:
-    """Raise if this rank differs from another.
+    """Raise an error if this rank differs from another rank.
 
-    Each rank writes before it reads, so of two that differ at least one sees the other before its script starts.
+    Each rank writes before it reads, so at least one of two differing ranks sees the other before its script starts.
 
     Raises:
-        LaunchError: it differs, or the status file of another rank is damaged.
+        LaunchError: the ranks differ, or the status file of another rank is damaged.
     """
     facts_by_rank: dict[int, dict[str, dict[str, str]]] = {}
     for path in run_dir.path.glob("adapt-status.*.json"):

@@ -20,11 +20,12 @@ from ascend_adapt.runtime import enabling
 def main(argv: Sequence[str]) -> None:
     """Run ``[-m] target [arguments ...]``; print an error of this package and exit with code 1."""
     is_module, rest = argv[0] == "-m", list(argv[1:] if argv[0] == "-m" else argv)
-    _ascend_adapt_signals.outlive_passed()  # without a bootstrap, under --no-adapt
+    _ascend_adapt_signals.outlive_passed()  # Under --no-adapt there is no bootstrap.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # as on a terminal: the launcher passes it on line by line
-    # Under --no-adapt no bootstrap has set it; children of this rank must not be taken for the rank.
+            # Line-buffered, as on a terminal, so that the launcher can forward each line at once.
+            stream.reconfigure(line_buffering=True)
+    # Under --no-adapt no bootstrap has set this variable. Children of this rank must not be mistaken for the rank.
     os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
     try:
         member.join()
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
 def _run(is_module: bool, argv: list[str]) -> None:
     try:
         if is_module:
-            # python -m puts the current folder first, where `python -m rank_entry` has left it already.
+            # python -m puts the current folder first; `python -m rank_entry` has already done so.
             sys.argv = argv
             runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
         else:
@@ -68,7 +69,7 @@ def _run_script(argv: list[str]) -> None:
     sys.argv = argv
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.abspath(path))
-    # A new module, as Python itself makes one: pickle and spawned children look names up in it.
+    # Python also runs a script in a new module. Pickle and spawned children look up names in it.
     module = ModuleType("__main__")
     loader = SourceFileLoader("__main__", path)
     vars(module).update(__file__=path, __loader__=loader, __builtins__=__builtins__, __cached__=None)

@@ -1,1 +1,1 @@
-"""The kinds of job that a command line can request: checked completely, then plain data."""
+"""The kinds of jobs that a command line can request; each is checked completely before it becomes plain data."""

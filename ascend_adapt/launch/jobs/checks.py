@@ -19,17 +19,17 @@ from ascend_adapt.launch.transport import choice
 
 
 class UsageError(LaunchError):
-    """The command line names something that cannot be used."""
+    """Usage error: the command line names something that cannot be used."""
 
 
 class Problems:
-    """Problems of one command line, collected so that the user sees all of them at once."""
+    """Collects the problems of one command line, so that the user sees all of them at once."""
 
     def __init__(self) -> None:
         self._found: list[AdaptError] = []
 
     def collect(self, check: Callable[[], object]) -> None:
-        """Run one check and keep what it raises."""
+        """Run one check and collect the error that it raises."""
         try:
             check()
         except AdaptError as error:
@@ -50,19 +50,19 @@ class Problems:
 
 
 def check_working_folder() -> None:
-    """Check that the working folder exists: without it, neither relative paths nor MKL's libraries are found.
+    """Check that the working folder exists; without it, neither relative paths nor MKL's libraries can be found.
 
     Raises:
-        UsageError: it was removed.
+        UsageError: the folder was removed.
     """
     try:
         os.getcwd()
     except OSError as error:
-        raise UsageError(f"working folder: {error.strerror}, expected one that exists — cd to it") from error
+        raise UsageError(f"working folder: {error.strerror}, expected an existing folder — cd to one") from error
 
 
 def check(request: Request, environ: Mapping[str, str]) -> None:
-    """Check everything that depends neither on devices nor on hosts.
+    """Check everything that is independent of devices and hosts.
 
     Raises:
         UsageError: the target or an option cannot be used.
@@ -93,18 +93,18 @@ def check_compile_mode(request: Request, device: str, adapts: bool) -> None:
     """Check that ``--npu-compile-mode`` can have an effect.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the option cannot have an effect.
     """
     if request.npu_compile_mode != "keep" and not (adapts and device == "npu"):
         why = f"this job runs on {device}" if adapts else "this job runs without patches"
-        raise UsageError(f"--npu-compile-mode {request.npu_compile_mode}: needs an NPU, but {why} — leave it out")
+        raise UsageError(f"--npu-compile-mode {request.npu_compile_mode}: needs an NPU, but {why} — remove the option")
 
 
 def check_target(request: Request) -> None:
     """Check that the script, module or command can be started.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the target cannot be started.
     """
     if request.form == "command":
         if shutil.which(request.target) is None:
@@ -125,10 +125,10 @@ def _check_native_options(request: Request) -> None:
     if not request.native and any(given):
         raise UsageError(
             "--compile, --eval-only, --sample-prompts, --sample-tokens, --profile, --exit-signal: need --native — "
-            "leave them out, or use the script's own options"
+            "leave them out, or use the script's options"
         )
     if request.sample_tokens is not None and request.sample_prompts is None:
-        raise UsageError("--sample-tokens: needs --sample-prompts — add it, or leave this out")
+        raise UsageError("--sample-tokens: needs --sample-prompts — add --sample-prompts, or remove --sample-tokens")
 
 
 def _check_script(path: Path) -> None:
@@ -142,9 +142,9 @@ def _check_script(path: Path) -> None:
 
 
 def _check_module(name: str) -> None:
-    # python -m searches the current folder first; a console script has its own folder there instead.
+    # python -m searches the current folder first; a console script searches its own folder instead.
     root = name.partition(".")[0]
-    # An editable install may be on no path and have an import finder instead.
+    # An editable install may use an import finder instead of a path.
     if PathFinder.find_spec(root, [os.getcwd(), *sys.path]) is None and find_spec(root) is None:
         raise UsageError(
             f"module {name!r}: no {root!r} in {os.getcwd()} or on sys.path — give a module that can be imported"

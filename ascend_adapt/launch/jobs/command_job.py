@@ -1,4 +1,4 @@
-"""A command, or a script that starts ranks itself: started once, unchanged, with every Python under it adapted."""
+"""A job that starts a command (or a script that starts ranks) once, unchanged, and adapts every Python process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_adapt.launch.request import without_effect_on_a_command
 
 @dataclass
 class CommandJob(Job):
-    """One process that is not a rank."""
+    """A job of one process that is not a rank."""
 
     context: Context
 
@@ -24,7 +24,7 @@ class CommandJob(Job):
         """Return the job for a request.
 
         Raises:
-            LaunchError: it cannot be started as requested.
+            LaunchError: the job cannot be started as requested.
         """
         request = context.request
         context.check(context.device, 1)
@@ -42,5 +42,5 @@ class CommandJob(Job):
         return cls(plan, run_dir, context, ports=ports, notes=context.notes)
 
     def run(self) -> int:
-        """Start the command, wait for it, and end the processes that it leaves running."""
+        """Start the command, wait until it exits, and terminate the processes that it leaves running."""
         return on_this_host.run(self.context, self.plan, self.run_dir, watch_reach=self.context.adapts)

@@ -1,7 +1,7 @@
-"""A job inside a container: the docker or podman command line, which exposes no more of the host than the job needs.
+"""A job inside a container: builds the docker or podman command, which exposes no more of the host than necessary.
 
-Source of the device nodes and driver paths: the Ascend documentation on containers, as cited in our design
-notes; not tested on an NPU.
+The device nodes and driver paths come from the Ascend documentation on containers. They have not been tested on an
+NPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NPU_DRIVER = ("/usr/local/Ascend/driver", "/usr/local/dcmi", "/usr/local/bin/np
 
 @dataclass
 class ContainerJob(Job):
-    """The container engine's client, started once; the `ascend-run` inside the container starts the ranks."""
+    """A job that starts the container engine's client once; `ascend-run` inside the container starts the ranks."""
 
     grace: float = GRACE_S
 
@@ -41,11 +41,11 @@ class ContainerJob(Job):
         """Return the job for a request.
 
         Raises:
-            LaunchError: it cannot be started as requested.
+            LaunchError: the job cannot be started as requested.
         """
         if request.line is None and request.form != "command":
             cluster_environment.refuse_copies(request, environ)
-        # The emulated NPU is built inside the container and needs no device of this host.
+        # The emulated NPU is built inside the container, so it needs no device of this host.
         device = "cpu" if request.device == "npu-emulated" else devices(request, environ)[0]
         shown = request.log_dir or default_run_dir(request.target)
         run_dir = RunDirectory(Path(os.path.abspath(shown)), 0, shown)
@@ -73,7 +73,9 @@ def engine() -> str:
     for name in ENGINES:
         if shutil.which(name) is not None:
             return name
-    raise LaunchError(f"--container: neither {' nor '.join(ENGINES)} found on PATH — install one, or leave it out")
+    raise LaunchError(
+        f"--container: neither {' nor '.join(ENGINES)} found on PATH — install one, or leave --container out"
+    )
 
 
 def command(
@@ -91,16 +93,16 @@ def command(
     """Return the command that runs ``inner`` in a container.
 
     Args:
-        request: the image, and OneFlow's launch_container options src, py, wheel and cmd.
+        request: the request, which names the image and OneFlow's launch_container options src, py, wheel and cmd.
         inner: the command inside the container, such as ascend-run with its options.
         engine: docker or podman.
         name: name of the container, used to remove it.
-        device: the kind of device; the container gets the visible ones and no others.
+        device: the kind of device; the container gets the visible devices of this kind and no others.
         environ: the launcher's environment.
-        variables: names of the variables that the container gets; the engine takes their values from its own
-            environment, which keeps them off the command line and off the disk.
+        variables: names of the variables that the container gets; the engine reads their values from its
+            environment, so that they appear neither on a command line nor on disk.
         folder: the working folder, mounted at the same path.
-        exists: the driver paths that exist on this host.
+        exists: predicate for whether a driver path exists on this host.
 
     Raises:
         LaunchError: the folder of --src or the file of --wheel does not exist.
@@ -108,11 +110,11 @@ def command(
     mounts = [(str(folder), "")]
     if request.source is not None:
         if not Path(request.source).is_dir():
-            raise LaunchError(f"--src {request.source}: is not a folder, expected the sources to mount — correct it")
+            raise LaunchError(f"--src {request.source}: is not a folder, expected a folder to mount — correct the path")
         mounts.append((os.path.abspath(request.source), ""))
     if request.wheel is not None:
         if not Path(request.wheel).is_file():
-            raise LaunchError(f"--wheel {request.wheel}: is not a file, expected a wheel to install — correct it")
+            raise LaunchError(f"--wheel {request.wheel}: is not a file, expected a wheel to install — correct the path")
         mounts.append((os.path.abspath(request.wheel), ":ro"))
     devices: list[str] = []
     if device == "npu":
@@ -141,7 +143,7 @@ def visible(device: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _inside(request: Request, inner: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that the container runs; a shell line if a wheel, PYTHONPATH or --cmd needs one."""
+    """Return the command inside the container; it is a shell line if a wheel, PYTHONPATH or --cmd requires a shell."""
     line = request.line if request.line is not None else shlex.join(inner)
     before = []
     python = request.python if request.python is not None else "python3"
@@ -155,10 +157,10 @@ def _inside(request: Request, inner: Sequence[str]) -> tuple[str, ...]:
 
 
 def plan(request: Request, device: str, environ: Mapping[str, str], run_dir: Path) -> Plan:
-    """Return the plan of a job in a container: the engine's client, started once.
+    """Return the plan of a job in a container, which starts the engine's client once.
 
     Raises:
-        LaunchError: as command(); or the container would see ~/.ssh.
+        LaunchError: command() raises it, or the container would see ~/.ssh.
     """
     folder = Path.cwd()
     home = Path(environ.get("HOME") or os.path.expanduser("~"))
@@ -192,7 +194,7 @@ def remove(job: Plan) -> None:
 
 
 def _passed_on(request: Request, environ: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables to pass on; those for install paths and devices differ in the container."""
+    """Return the names of the variables to forward, without those of install paths and devices, which differ inside."""
     environment.check_exported(environ, request.export)
     return [
         name

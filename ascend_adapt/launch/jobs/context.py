@@ -1,4 +1,4 @@
-"""What the launcher detects on its own host before it places ranks: device, emulation, plugins, run directory."""
+"""Facts that the launcher detects on its host before it places ranks: device, emulation, plugins, run directory."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Context:
-    """One request on one host.
+    """A request together with the facts detected on this host.
 
-    ``device`` is the kind of device that patches are for, ``devices`` the number that the job may use here. ``notes``
-    are printed before the job starts.
+    ``device`` is the kind of device that patches target. ``devices`` is the number of devices that the job may use
+    here. ``notes`` are printed before the job starts.
     """
 
     request: Request
@@ -72,7 +72,7 @@ class Context:
 
     @property
     def asks_for_device(self) -> bool:
-        """Whether the user chose the kind of device; otherwise each host detects its own."""
+        """Whether the user chose the kind of device; otherwise each host detects its devices."""
         return self.request.device != "auto" or settings.resolve(self.environ).device is not None
 
     @property
@@ -83,13 +83,13 @@ class Context:
         return SAVING_GRACE_S if self.request.native else GRACE_S
 
     def run_dir(self, node: int = 0) -> RunDirectory:
-        """Return the run directory: ``--log-dir``, or a native run's save folder, or a new one under runs/."""
+        """Return the run directory: ``--log-dir``, a native run's save folder, or a new folder under runs/."""
         saves_to = self.native.recipe.save if self.native is not None else None
         shown = self.request.log_dir or saves_to or default_run_dir(self.request.native or self.request.target)
         return RunDirectory(Path(os.path.abspath(shown)), node, shown)
 
     def check(self, device: str, nodes: int) -> None:
-        """Check what depends on the device and the number of hosts; add a note for each likely problem.
+        """Check everything that depends on the device and the number of hosts; add a note for each likely problem.
 
         Raises:
             LaunchError: the job would fail.
@@ -125,7 +125,7 @@ class Context:
     def _patches_env(self, device: str) -> dict[str, str]:
         manager = _plugins(self.request, self.environ)
         roots = {one.patch.target.root for one in manager.patches()} - {"__main__"}
-        # Helper processes import some of the standard library at startup, which would adapt each of them.
+        # Helper processes import parts of the standard library at startup. Targets among them would adapt each helper.
         targets = roots - environment.STANDARD_LIBRARY
         return {
             **manager.launch_env(device, self.environ),
@@ -134,14 +134,14 @@ class Context:
 
 
 def devices(request: Request, environ: Mapping[str, str]) -> tuple[str, int]:
-    """Return the kind of device that a job runs on here, and the number that it may use."""
+    """Return the kind and number of the devices that a job may use on this host."""
     asked = request.device if request.device != "auto" else settings.resolve(environ).device
     device, _ = probe.device_to_use(asked, environ)
     return device, probe.count_devices(device, {**environ, **environment.visible_npus(environ)})
 
 
 def default_run_dir(target: str) -> str:
-    """Return the default run directory."""
+    """Return the default run directory: ``runs/<script>-<time>-<pid>``."""
     name = Path(target).name.removesuffix(".py")
     return os.path.join("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
 

@@ -1,6 +1,6 @@
 """Fallback to the native trainer for a code base that cannot be imported here.
 
-OneFlow has no release for NPUs, so `oneflow_gpt.training` always falls back if OneFlow is not installed. Other scripts
+OneFlow has no release for NPUs, so `oneflow_gpt.training` falls back whenever OneFlow is not installed. Other scripts
 fall back only with `--fallback native`, and only if a package that they import is missing.
 """
 
@@ -24,10 +24,10 @@ DIALECTS = {"pretrain_gpt.py": "megatron", "deepy.py": "neox"}
 
 
 def instead(request: Request) -> tuple[Request, str] | None:
-    """Return a native request that replaces this one, and the reason; None if the original can be started.
+    """Return a native request that replaces this request, and the reason; None if the original can be started.
 
     Raises:
-        LaunchError: --fallback is given for a script that has no dialect.
+        LaunchError: --fallback is given for a script whose arguments the native trainer does not read.
     """
     module = _oneflow_arguments(request)
     if module is not None:
@@ -68,7 +68,7 @@ def _native(request: Request, dialect: str, arguments: Sequence[str]) -> Request
 
 def _why(target: str, missing: Sequence[str]) -> str:
     named = ", ".join(missing)
-    return f"{target}: {named} cannot be imported here; the native trainer runs with its arguments, NOT this code"
+    return f"{target}: {named} cannot be imported here; the native trainer uses its arguments, this code does NOT run"
 
 
 def _missing(names: Sequence[str], folder: str) -> list[str]:
@@ -78,7 +78,7 @@ def _missing(names: Sequence[str], folder: str) -> list[str]:
 
 
 def _imports(script: Path) -> list[str]:
-    """Return the packages that a script imports at its top level, in order; an import inside try is optional.
+    """Return the packages that a script imports at top level, in order; imports inside `try` are optional and left out.
 
     Raises:
         LaunchError: the script cannot be read.
@@ -86,7 +86,7 @@ def _imports(script: Path) -> list[str]:
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
-        raise LaunchError(f"{script}: cannot be read ({error}) — give the path of a Python file") from error
+        raise LaunchError(f"{script}: cannot be read ({error}) — give the path of a readable Python file") from error
     found = []
     for statement in tree.body:
         if isinstance(statement, ast.Import):

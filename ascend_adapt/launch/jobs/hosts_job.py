@@ -1,4 +1,4 @@
-"""A job on several hosts, which this launcher reaches through a transport."""
+"""A job on several hosts, which the launcher reaches through a transport."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ascend_adapt.launch.transport.transport import Transport
 
 @dataclass
 class HostsJob(Job):
-    """One process per rank, on every host.
+    """A job with one process per rank, on all hosts.
 
-    ``plan_for`` returns the plan for the kind of device that the hosts report; it is used if the user chose none.
+    ``plan_for`` returns the plan for the kind of device that the hosts report, if the user chose none.
     """
 
     context: Context
@@ -37,7 +37,7 @@ class HostsJob(Job):
         """Return the job for a request.
 
         Raises:
-            LaunchError: it cannot be started as requested.
+            LaunchError: the job cannot be started as requested.
         """
         request = context.request
         if context.emulation:
@@ -69,14 +69,14 @@ class HostsJob(Job):
 
         if not context.asks_for_device:
             context.notes.append(
-                f"device: {context.device} on this host; each host of the job detects its own at the start — give "
+                f"device: {context.device} on this host; each host of the job detects its own when it starts — give "
                 "--device to choose it here"
             )
         plan = plan_for(context.device)
         return cls(plan, run_dir, context, forwarded, transport, plan_for, trained, notes=context.notes)
 
     def run(self) -> int:
-        """Start the ranks through an agent on each host, and wait for them."""
+        """Start the ranks through an agent on each host, and wait until they end."""
         from ascend_adapt.launch.many_hosts import launcher
 
         request = self.context.request

@@ -1,4 +1,4 @@
-"""A completely checked job: its plan is plain data, ready to be printed or started."""
+"""The base class of jobs: a job is completely checked, and its plan is plain data that can be printed or started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_adapt.launch.placement.ports import Ports
 
 @dataclass
 class Job(ABC):
-    """One job.
+    """A completely checked job.
 
     ``notes`` are part of the plan and are printed before the job starts; ``start()`` creates ``run_dir``; ``ports``
     stay reserved until the context manager exits.
@@ -28,7 +28,7 @@ class Job(ABC):
     notes: list[str] = field(default_factory=list, kw_only=True)
 
     def start(self) -> int:
-        """Run the job to its end and return its exit code.
+        """Run the job until it ends, and return its exit code.
 
         Raises:
             LaunchError: the run directory cannot be created, or a host cannot be reached.

@@ -1,4 +1,4 @@
-"""Known problems of a rehearsed job: those that its logs show, and those that its files predict on an NPU."""
+"""Reports known problems of a rehearsed job: those that its logs show, and those that its files predict on an NPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascend_adapt.problems.reading import Reading
 
 
 def lines(context: Context, plan: Plan, run_dir: RunDirectory) -> list[str]:
-    """Return one line for each known problem, or one that lists what was searched if there are none."""
+    """Return one line per known problem; if there are none, return one line that lists what was searched."""
     problems, _ = known.problems(context.environ)
     request = context.request
     words = (request.target, *request.arguments)
@@ -48,7 +48,7 @@ def _read(files: list[Path]) -> tuple[list[Reading], list[str]]:
 def _facts(context: Context, problems: list[Problem], read: Reading) -> Facts:
     names = {name for problem in problems if problem.when for name in problem.when.distributions}
     facts = of_names(names, context.environ, "npu", read)
-    # The emulated torch_npu is on the path of the ranks only.
+    # Only the ranks have the emulated torch_npu on their path.
     version = context.emulation.torch_npu.version if context.emulation is not None else ""
     return replace(facts, versions={**facts.versions, "torch-npu": version})
 
@@ -61,7 +61,7 @@ def _predicted(problems: list[Problem], facts: Facts) -> Iterator[str]:
 
 
 def _shown(problems: list[Problem], facts: Facts, logs: list[Path], run_dir: RunDirectory) -> Iterator[str]:
-    # The cause of a failure has just been printed; a full disk leaves no file of the job.
+    # The cause of a failure has already been printed. If the disk is full, the job's file may be missing.
     printed = "\n".join(Job.read(run_dir)[1].get("failure", ())) if run_dir.job.is_file() else ""
     named = set()
     for log in logs:

@@ -1,4 +1,4 @@
-"""Scripts that start ranks themselves: started once, not once per device."""
+"""Detects scripts that start ranks themselves; such a script is started once, not once per device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _RUNNERS = (
 
 
 def is_launcher(script: Path) -> bool:
-    """Return whether a script has a known name or imports a launcher's module; it is parsed, not run."""
+    """Return whether a script has a launcher's name or imports a launcher's module; the script is parsed, not run."""
     if script.name in _NAMES:
         return True
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return False  # Python will report the problem when the script runs
+        return False  # Python will report the problem when the script runs.
     return any(name == runner or name.startswith(f"{runner}.") for name in _imported(tree) for runner in _RUNNERS)
 
 

@@ -1,4 +1,4 @@
-"""A job's ranks on this host: all of them, or this host's share if each host has its own launcher."""
+"""A job's ranks on this host: all ranks, or this host's share if each host has its own launcher."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ascend_adapt.launch.placement.ports import Ports
 
 @dataclass
 class LocalJob(Job):
-    """One process per rank on this host; ``others`` are the ranks that launchers on other hosts start."""
+    """A job with one process per rank on this host; ``others`` are the ranks that launchers on other hosts start."""
 
     context: Context
     others: frozenset[int] = frozenset()
@@ -30,15 +30,15 @@ class LocalJob(Job):
 
     @classmethod
     def of(cls, context: Context, host: Host | None) -> LocalJob:
-        """Return the job for a request; ``host`` is this host's entry if a hostfile or a filter chose its slots.
+        """Return the job for a request; ``host`` is this host's entry if a hostfile or filter selected slots.
 
         Raises:
-            LaunchError: it cannot be started as requested.
+            LaunchError: the job cannot be started as requested.
         """
         request, environ = context.request, context.environ
         share = None if host is not None else cluster_environment.of_this_host(request, environ, network.addresses)
         if share is not None and request.max_restarts:
-            raise UsageError("--max-restarts: the other hosts have their own launchers — use --hostfile instead")
+            raise UsageError("--max-restarts: needs one launcher for all hosts, each host has its own — use --hostfile")
         if share is None and host is None and (warning := cluster_environment.overlooked(environ)):
             context.notes.append(warning)
         nodes = share.nodes if share is not None else 1
@@ -73,11 +73,11 @@ class LocalJob(Job):
         return cls(plan, run_dir, context, others, trained, ports=ports, notes=context.notes)
 
     def prepare(self) -> None:
-        """Create the run directory; files of launchers on other hosts are kept."""
+        """Create the run directory; keep files that launchers on other hosts have written."""
         self.run_dir.create(self.others)
 
     def run(self) -> int:
-        """Start the ranks and wait for them."""
+        """Start the ranks and wait until they end."""
         shows_progress = self.trained is not None and self.context.request.progress and _is_terminal()
         return on_this_host.run(self.context, self.plan, self.run_dir, shows_progress=shows_progress)
 
@@ -87,5 +87,5 @@ class LocalJob(Job):
 
 
 def _is_terminal() -> bool:
-    """Return whether both streams are a terminal that can erase a line; under `... | tee log` they are not."""
+    """Return whether both output streams are terminals that can erase a line; under `... | tee log` they are not."""
     return os.isatty(1) and os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"

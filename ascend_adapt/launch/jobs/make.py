@@ -1,4 +1,4 @@
-"""Make a job from a request: everything that can be rejected is rejected here, before anything starts."""
+"""Makes a job from a request, and rejects every invalid request before anything starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
     """Return the job that a command line requests.
 
     Raises:
-        LaunchError, SettingsError: it cannot be started as requested.
+        LaunchError, SettingsError: the job cannot be started as requested.
     """
     if request.container is not None:
         return ContainerJob.of(request, environ)
@@ -45,7 +45,7 @@ def make_job(request: Request, environ: Mapping[str, str]) -> Job:
 
 
 def starts_once(request: Request) -> bool:
-    """Return whether the target is started once, unchanged: a command, or a script that starts ranks itself."""
+    """Return whether the target is started once: a command, or a script that starts ranks itself."""
     if request.form == "command" or request.once:
         return True
     return request.form == "script" and launcher_scripts.is_launcher(Path(request.target))

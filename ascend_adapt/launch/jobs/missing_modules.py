@@ -1,7 +1,7 @@
-"""Refuse a script that imports a module which only other releases of an installed package have.
+"""Rejects a script that imports a module which the installed release of a package does not have.
 
-Only a known problem that states these releases refuses: packages also make modules as they are imported, and patches
-provide some.
+A missing module is an error only if a known problem lists the affected releases: some packages create modules when
+they are imported, and patches provide others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check(request: Request, environ: Mapping[str, str]) -> None:
     """Check the imports at the top level of the job's script.
 
     Raises:
-        LaunchError: an installed package is of a release without one of these modules.
+        LaunchError: the installed release of a package lacks one of these modules.
     """
     script = _script(request)
     lacking = list(_lacking(script)) if script is not None else []
@@ -45,7 +45,7 @@ def check(request: Request, environ: Mapping[str, str]) -> None:
 
 
 def _script(request: Request) -> Path | None:
-    """Return the script that this interpreter will run, or None if another one may, which has its own packages."""
+    """Return the script that this interpreter will run, or None if another interpreter may run it."""
     if request.form == "module":
         return None
     words = [request.target]
@@ -58,14 +58,14 @@ def _script(request: Request) -> Path | None:
 
 
 def _lacking(script: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield line, statement and the part that is missing, for each import outside of any branch.
+    """Yield the line, statement and missing part of each unconditional import.
 
-    Not after a statement with sys.path or sys.modules: the script may bring its own copy of a package.
+    Stop at a statement that uses sys.path or sys.modules: after it, the script may import its own copy of a package.
     """
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return  # Python will report the problem when the script runs
+        return  # Python will report the problem when the script runs.
     for statement in tree.body:
         if any(isinstance(node, ast.Attribute) and ast.unparse(node) in _CHANGED for node in ast.walk(statement)):
             return
@@ -78,10 +78,10 @@ def _lacking(script: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _missing_part(module: str, folder: str) -> str:
-    """Return the name in Python's error if a module of an installed package is missing, else ""."""
+    """Return the module name that Python's error will show if a module of an installed package is missing, else ""."""
     parts, places = module.split("."), [folder, *sys.path]
     for number, part in enumerate(parts, 1):
-        # By its last part alone: with its parents, a folder without an __init__ is looked up in sys.modules[parent].
+        # Only the last part of the name: a full name of a namespace package would be looked up in sys.modules[parent].
         spec = PathFinder.find_spec(part, places)
         if spec is None:
             return ".".join(parts[:number]) if number > 1 else ""

@@ -1,4 +1,4 @@
-"""`ascend-run --native DIALECT`: a native run from the arguments of a dialect."""
+"""`ascend-run --native DIALECT`: prepares a native run from a dialect's arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NativeRun:
-    """A native run before its world size is known: the request and the recipe."""
+    """A native run whose world size is not yet known: the request and the recipe."""
 
     request: Request
     recipe: Recipe
@@ -28,7 +28,7 @@ class NativeRun:
         """Return the configuration for ``world_size`` ranks.
 
         Raises:
-            ConfigError: the dialect's arguments are invalid, or do not fit the world size.
+            ConfigError: the dialect's arguments are invalid or do not match the world size.
         """
         from ascend_adapt.config.profile_config import Profile, read_profile
         from ascend_adapt.config.text_samples import read_text_samples
@@ -49,7 +49,7 @@ class NativeRun:
 
 @dataclass(frozen=True)
 class Configured:
-    """The configuration of a native run, and notes about it to print."""
+    """The configuration of a native run, and notes to print about it."""
 
     config: TrainConfig
     notes: tuple[str, ...]
@@ -64,7 +64,7 @@ class Configured:
     def check_data(self, may_be_elsewhere: bool = False) -> list[str]:
         """Check that the token files have enough samples for the run; return notes to print.
 
-        ``may_be_elsewhere``: the plan may be for another host, so missing files are only noted.
+        ``may_be_elsewhere``: the plan may be for another host, so a missing file is a note and not an error.
 
         Raises:
             DataError: the data is missing, invalid or too short.
@@ -72,7 +72,7 @@ class Configured:
         """
         missing = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is None]
         if missing and may_be_elsewhere:
-            return [f"data: not checked, {' and '.join(missing)} not installed here"]
+            return [f"data: not checked, {' and '.join(missing)} not installed"]
         if missing:
             raise LaunchError(not_installed(missing[0], "--native", "native"))
         from ascend_adapt.native.samples.preflight import check_data, missing_files
@@ -84,7 +84,7 @@ class Configured:
         return []
 
     def to_json(self) -> dict[str, Any]:
-        """Return what --dry-run adds to the plan: configuration, parallel layout and estimated memory per rank."""
+        """Return the configuration, parallel layout and estimated memory per rank, which --dry-run adds to the plan."""
         from ascend_adapt.config.memory_estimate import memory_bytes, rank_parameters, total_parameters
         from ascend_adapt.config.yaml_file import to_dict
 
@@ -118,10 +118,10 @@ class Configured:
 
 
 def prepare(request: Request) -> NativeRun:
-    """Return the requested native run; the dialect's hosts and ranks apply unless ascend-run's own options set them.
+    """Return the requested native run; the dialect's hosts and ranks apply unless options of ascend-run set them.
 
     Raises:
-        SettingsError: the dialect is unknown, or an argument of it is unknown or invalid.
+        SettingsError: the dialect is unknown, or one of its arguments is unknown or invalid.
     """
     from ascend_adapt.recipes import dialects
 
@@ -141,6 +141,6 @@ def prepare(request: Request) -> NativeRun:
 
 
 def _layers(stages: tuple[int, ...], pipeline_rank: int, pipeline: int) -> list[list[int]]:
-    """Return the first and last layer of each stage of a pipeline rank."""
+    """Return the first and last layer of each stage on a pipeline rank."""
     firsts = [sum(stages[:stage]) for stage in range(len(stages))]
     return [[firsts[stage], firsts[stage] + stages[stage] - 1] for stage in range(pipeline_rank, len(stages), pipeline)]

@@ -1,4 +1,4 @@
-"""Run the processes of a plan on this host, report a rehearsal, and check that the device was used."""
+"""Runs the processes of a plan on this host, reports a rehearsal, and checks that the device was used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.launch.placement.plan import Plan
 def run(
     context: Context, plan: Plan, run_dir: RunDirectory, *, watch_reach: bool = False, shows_progress: bool = False
 ) -> int:
-    """Start the processes, wait for them, and return the exit code."""
+    """Start the processes, wait until they end, and return the exit code."""
     from ascend_adapt.launch.one_host import runner
     from ascend_adapt.launch.one_host.guardian import Assignment
 
@@ -34,9 +34,9 @@ def run(
 
         known = known_problems.lines(context, plan, run_dir)
         for line in rehearsal.report(run_dir.path, code, request.annotate, known):
-            # GitHub reads its commands at the beginning of a line.
+            # GitHub recognizes its commands only at the beginning of a line.
             print(line, flush=True) if line.startswith("::") else say(line)
-    # With --cuda-code off or --no-adapt the job chooses its own device, and leaves no file.
+    # With --cuda-code off or --no-adapt, the job chooses its device itself and leaves no file.
     requested = context.request.device != "auto"
     if code == 0 and context.device == "npu" and device_use.is_unused(run_dir.path, requested=requested):
         say(

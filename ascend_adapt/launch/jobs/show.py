@@ -1,4 +1,4 @@
-"""`--dry-run`: the plan of a job, for a person or as JSON."""
+"""`--dry-run`: prints the plan of a job as text or JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show(job: Job, as_json: bool) -> int:
                 if style := next((style for start, style in _STYLES.items() if line.startswith(start)), ""):
                     terminal.line(line, style)
                 else:
-                    print(line)  # commands and values are copied: not wrapped
+                    print(line)  # Users copy commands and values, so lines are not wrapped.
         sys.stdout.flush()
     finally:
         signal.signal(signal.SIGPIPE, before)
@@ -42,11 +42,11 @@ def show(job: Job, as_json: bool) -> int:
 
 
 def described(plan: Mapping[str, Any], run_dir: str, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of a plan: what runs where, layout, memory, and variables that differ from this environment."""
+    """Yield the lines of a plan: hosts and ranks, layout, memory, and variables that differ from this environment."""
     ranks, first = plan["ranks"], plan["ranks"][0]
     hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
     if plan["world_size"] is None:
-        yield f"plan: one process on {first['host']}, device {first['device']}; the command starts its own ranks"
+        yield f"plan: one process on {first['host']}, device {first['device']}; the command starts the ranks"
     else:
         count = f"{plan['world_size']} rank{'s' * (plan['world_size'] > 1)}"
         here = f", {len(ranks)} of them started here" if len(ranks) < plan["world_size"] else ""

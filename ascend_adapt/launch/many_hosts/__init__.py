@@ -1,1 +1,1 @@
-"""A job on several hosts: the launcher's side and the agent on each host."""
+"""A job on several hosts: the launcher and the agent on each host."""

@@ -1,7 +1,8 @@
-"""Agent on each host of a job on several hosts: receives an order from the launcher and starts a guardian for it.
+"""The agent on each host of a multi-host job: it receives an order from the launcher and starts a guardian.
 
-It talks to the launcher over two descriptors (under ssh, its standard input and output) and ends its part of the job
-when that connection closes or is silent for too long. The output of the ranks travels over the same connection.
+The agent and the launcher communicate over two descriptors (under ssh, the agent's standard input and output). The
+agent ends its part of the job when this connection closes or is silent for too long. The connection also carries the
+output of the ranks.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from ascend_adapt.launch.transport.protocol import (
     json_object,
 )
 
-# Packages whose versions must be equal on all hosts of a job.
+# Packages whose versions must be the same on all hosts of a job.
 COMPARED = ("torch", "torch_npu", "deepspeed", "transformers", "megatron-core")
 _AT_ONCE = 1 << 16
 _LAST_WORDS_S = 5.0
-# The launcher waits for all hosts, which may take long, before it sends the first order.
+# Before it sends the first order, the launcher waits for all hosts, which may take long.
 _ORDER_WAIT_S = 300.0
-# Time for a guardian to end all of its processes.
+# Time in which a guardian must end all of its processes.
 _END_S = 2 * GRACE_S + 5
 
 
@@ -59,9 +60,9 @@ def main(source: int = 0, sink: int | None = 1, finish: Callable[[], None] | Non
     """
     signals.restore_defaults()
     signals.outlive_passed()
-    # Only frames may enter the connection, so prints go to standard error.
+    # Only frames may enter the connection, so prints are redirected to standard error.
     source, sink = os.dup(source), os.dup(source if sink is None else sink)
-    # An inherited non-blocking descriptor would lose the last frames.
+    # A descriptor that is inherited as non-blocking would lose the last frames.
     os.set_blocking(sink, True)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -81,7 +82,7 @@ def main(source: int = 0, sink: int | None = 1, finish: Callable[[], None] | Non
 
 
 class Agent:
-    """One host's end of the connection."""
+    """The agent's end of the connection, for one order."""
 
     def __init__(self, source: int, sink: int, ports: Ports) -> None:
         self._source, self._ports = source, ports
@@ -122,7 +123,7 @@ class Agent:
             thread.start()
         code = run.wait()
         if self._is_lost:
-            return 1  # nobody reads any more, so a write would block
+            return 1  # Nobody reads the connection any more, so a write would block.
         for thread in copying:
             thread.join(_LAST_WORDS_S)
         self._send_status(run_dir, ranks)
@@ -131,14 +132,14 @@ class Agent:
         return 0
 
     def _order(self) -> dict[str, Any] | None:
-        """Return the launcher's order; None if the launcher is gone or sends none.
+        """Return the launcher's order, or None if the launcher is gone or sends no order.
 
         Raises:
-            ValueError, RecursionError: it is not an object of JSON, or nested too deeply.
+            ValueError, RecursionError: the order is not a JSON object, or is nested too deeply.
         """
         while not self._frames:
             if not select.select([self._source], [], [], _ORDER_WAIT_S)[0]:
-                return None  # otherwise an agent whose launcher is cut off would wait forever
+                return None  # Without a timeout, an agent whose launcher is cut off would wait forever.
             data = os.read(self._source, _AT_ONCE)
             if not data:
                 return None
@@ -149,7 +150,7 @@ class Agent:
         return json_object(payload)
 
     def _begin(self, order: Mapping[str, Any]) -> tuple[GuardedRun, list[tuple[Kind, int]], int]:
-        """Start the guardian; return it, the output pipes of the ranks, and the descriptor of its report."""
+        """Start the guardian; return it, the output pipes of the ranks, and the descriptor of the guardian's report."""
         try:
             os.chdir(order["folder"])
         except OSError as error:
@@ -180,27 +181,27 @@ class Agent:
         return run, [(Kind.STDOUT, out), (Kind.STDERR, err)], report
 
     def _check(self, order: Mapping[str, Any], ranks: tuple[RankCommand, ...]) -> None:
-        """Preflight check of this host: raise what a rank would otherwise fail with."""
+        """Preflight check of this host: raise the error with which a rank would fail later."""
         if not order["oversubscribe"]:
             cores.check(len(ranks), order["device"])
         home = os.environ.get("ASCEND_HOME_PATH", "")
         if order["device"] == "npu" and not os.path.isdir(home):
             raise LaunchError(
-                f"ASCEND_HOME_PATH={home!r}: is not a folder here, torch_npu loads CANN from it — "
+                f"ASCEND_HOME_PATH={home!r}: is not a folder here, but torch_npu loads CANN from it — "
                 "source CANN's set_env.sh where ascend-run is started"
             )
         if "0" in (rank.env["LOCAL_RANK"] for rank in ranks if rank.rank == 0):
             port = order["master_port"]
             if port != self._ports.rendezvous and not is_free(port):
-                raise LaunchError(f"port {port}: is busy, expected it free for rank 0 — choose another --master-port")
+                raise LaunchError(f"port {port}: is busy, expected one that is free — choose another --master-port")
 
     def _copy(self, kind: Kind, pipe: int) -> None:
-        """Forward the output of the ranks; read it even if the launcher is gone, so that the ranks do not block."""
+        """Forward the output of the ranks; keep reading even if the launcher is gone, so that ranks do not block."""
         while data := os.read(pipe, _AT_ONCE):
             self._sender.send(frame(kind, data))
 
     def _listen(self, run: GuardedRun) -> None:
-        """Forward the launcher's signals; the end of the connection ends the job."""
+        """Forward the launcher's signals; end the job when the connection closes."""
         patience: float | None = LOST_S
         while select.select([self._source], [], [], patience)[0]:
             try:
@@ -216,7 +217,7 @@ class Agent:
             self._frames.clear()
         self._is_lost = True
         run.send(NOT_WAITED_FOR, Source.LAUNCHER)
-        # The main thread may be blocked in a write that nobody reads; only an exit ends that.
+        # The main thread may be blocked in a write that nobody reads; only an exit ends the write.
         time.sleep(_END_S)
         os._exit(1)
 
@@ -224,11 +225,11 @@ class Agent:
         while True:
             self._send_status(run_dir, ranks)
             if not self._sender.send(frame(Kind.ALIVE)):
-                return  # _listen sees the end of the connection too
+                return  # _listen also detects the end of the connection.
             time.sleep(BEAT_S)
 
     def _send_status(self, run_dir: RunDirectory, ranks: list[int]) -> None:
-        """Send the launcher the status files of ranks that have changed since the last call."""
+        """Send the launcher every status file that a rank has changed since the last call."""
         for rank in ranks:
             path = run_dir.rank_status(rank)
             try:
@@ -237,11 +238,11 @@ class Agent:
                     self._sent[rank] = written
                     self._sender.send(json_frame(Kind.STATUS, {"rank": rank, "text": path.read_text()}))
             except OSError:
-                continue  # not written yet
+                continue  # The rank has not written the file yet.
 
 
 def hello(port: int) -> dict[str, Any]:
-    """Return the facts that the launcher compares before it sends an order; ``port`` is reserved on this host."""
+    """Return this host's facts, which the launcher compares before it sends an order; ``port`` is reserved here."""
     from ascend_adapt import __version__
 
     device, _ = probe.detect_device(os.environ)
@@ -258,18 +259,18 @@ def hello(port: int) -> dict[str, Any]:
 
 
 def machine() -> list[str]:
-    """Return an identity that is equal for two agents on one host, or in one container of it."""
+    """Return an identity of this machine, equal for two agents on one host or in one container."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return [boot, *(os.readlink(f"/proc/self/ns/{space}") for space in ("pid", "net"))]
 
 
 def seen(mark: Path) -> dict[str, Any]:
-    """Return whether this host sees the launcher's marker file, and whether it has a folder of that path."""
+    """Return whether this host sees the launcher's marker file, and whether the marker's folder exists here."""
     return {"sees_mark": mark.exists(), "has_folder": mark.parent.is_dir(), "time_s": time.time()}
 
 
 def running_jobs() -> list[dict[str, Any]]:
-    """Return the run directory and the pids of the ranks of each of our jobs that runs on this host."""
+    """Return the run directory and the rank pids of each ascend-run job that is running on this host."""
     found: dict[str, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():

@@ -1,4 +1,4 @@
-"""Inspection of the hosts of a hostfile before a job is started: `ascend-adapt doctor --hostfile`."""
+"""`ascend-adapt doctor --hostfile`: inspects the hosts of a hostfile before a job is started."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CLOCK_S = 1.0
 
 @dataclass(frozen=True)
 class HostReport:
-    """Report of one host: ``problems`` must be fixed before a job can run there, ``notes`` are for information."""
+    """Report on one host: ``problems`` must be fixed before a job can run there; ``notes`` are informational."""
 
     host: str
     versions: Mapping[str, str]
@@ -41,7 +41,7 @@ class HostReport:
 
 
 def examine(path: Path, launcher: str, ssh_port: int | None, device: str) -> tuple[HostReport, ...]:
-    """Return a report of each host of a hostfile, from an agent there.
+    """Return a report on each host of a hostfile, made by an agent on that host.
 
     Raises:
         LaunchError: the hostfile cannot be read, or the transport cannot be used.
@@ -57,7 +57,7 @@ def examine(path: Path, launcher: str, ssh_port: int | None, device: str) -> tup
 
 
 def look(hosts: Sequence[Host], transport: Transport, mark: str, device: str) -> tuple[HostReport, ...]:
-    """Return a report of each host from an agent there; ``mark`` is a local file that it looks for."""
+    """Return each host's report, made by an agent there; ``mark`` is a local file that the agent looks for."""
     links = transport.links([host.address for host in hosts])
     selector, console = selectors.DefaultSelector(), Console(whole_lines=True)
     ahead_s: dict[str, float] = {}
@@ -81,7 +81,7 @@ def look(hosts: Sequence[Host], transport: Transport, mark: str, device: str) ->
         wait_for(lambda link: link.ended is not None)
         for link in links:
             if link.ended is not None:
-                # Its time lies between the two times here, which bounds the error.
+                # The host's time lies between the two local times, which bounds the error.
                 there, now = float(link.ended["time_s"]), time.time()
                 ahead_s[link.address] = there - now if there > now else min(there - asked, 0.0)
         first = next((link for link in links if link.hello is not None), None)
@@ -113,7 +113,7 @@ def _report(
         problems.append(f"no folder {os.getcwd()} — create it there, or start jobs in a folder that all hosts have")
     if ahead_s is not None and abs(ahead_s) > _CLOCK_S:
         notes.append(f"its clock differs from this host's by {ahead_s:+.1f} s — synchronize it with NTP")
-    notes += [f"a job runs there, {described(job)}" for job in hello["jobs"]]
+    notes += [f"a job is running there, {described(job)}" for job in hello["jobs"]]
     return HostReport(
         link.name,
         hello["versions"],
@@ -127,7 +127,7 @@ def _report(
 
 
 def show(reports: Sequence[HostReport]) -> None:
-    """Print the reports."""
+    """Print the reports of all hosts."""
     for one in reports:
         if not one.versions:
             terminal.line(f"{one.host}: must be fixed: {one.problems[0]}", "red")

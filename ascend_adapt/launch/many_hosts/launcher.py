@@ -1,4 +1,4 @@
-"""The launcher's side of a job on several hosts: starts an agent on each, sends the orders, and ends all together."""
+"""The launcher of a multi-host job: it starts an agent on each host, sends the orders, and ends all hosts together."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from ascend_adapt.runtime import agreement
 
 _LOOK_S = 0.2
 _BEGIN_S = 60.0
-# Time beyond the grace period for a guardian to end all of its processes, plus some for the network.
+# Time after the grace period in which a guardian must end all of its processes, including network delays.
 _END_S = GRACE_S + 5
 _REST_S = 2.0
-# pdsh needs a socket pair, a copy and the connection; ssh needs three. Many systems have a soft limit of 1024.
+# Descriptors per host. pdsh: a socket pair, a copy and the connection; ssh: three. A common soft limit is 1024.
 _DESCRIPTORS, _DESCRIPTORS_A_HOST = 256, 5
 
 
 @dataclass(frozen=True)
 class HostsAssignment:
-    """The work of all hosts, and the transport to them.
+    """The assignment of processes to all hosts, and the transport that reaches the hosts.
 
-    ``plan_for`` is given if the hosts decide the kind of device; all of them must have the same kind.
+    ``plan_for`` is given if the hosts determine the kind of device, which must be the same on all of them.
     """
 
     plan: Plan
@@ -81,7 +81,7 @@ class HostsLauncher:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Run the job to its end and return its exit code."""
+        """Run the job until it ends, and return its exit code."""
         self._signals = self._listen()
         allow_descriptors(len(self._parts))
         threading.Thread(target=self._beat, name="beats", daemon=True).start()
@@ -122,10 +122,10 @@ class HostsLauncher:
             self._assignment.transport.close()
 
     def _meet(self, console: Console) -> None:
-        """Wait for the hello of every host, and compare them.
+        """Wait for every host's hello message, and compare the hosts' facts.
 
         Raises:
-            LaunchError: a host cannot be reached, or hosts differ.
+            LaunchError: a host cannot be reached, or the hosts differ.
         """
         deadline = time.monotonic() + _BEGIN_S
         while any(link.hello is None for link in self._links) and self._stop is None:
@@ -138,10 +138,10 @@ class HostsLauncher:
             compare(self._links, self._parts, self._device)
 
     def _decide_device(self) -> None:
-        """Plan for the kind of device that the hosts have, if the user chose none.
+        """If the user chose no device, make the plan for the kind of device that the hosts have.
 
         Raises:
-            LaunchError: they differ.
+            LaunchError: the hosts have different kinds of device.
         """
         if self._assignment.plan_for is None:
             return
@@ -157,14 +157,14 @@ class HostsLauncher:
             self._parts = self._plan.by_host()
 
     def _order(self, attempt: int) -> None:
-        """Send every host its order."""
+        """Send an order to every host."""
         if self._stop is not None:
             for link in self._links:
                 link.lost = link.lost or "not started"
             return
         first = self._links[0].hello
         if self._assignment.chooses_port and first is not None:
-            # The agent reserved it before it reported it.
+            # The agent reserved this port before it reported it.
             self._plan = self._plan.at_port(first["port"])
             self._parts = self._plan.by_host()
         for index, link in enumerate(self._links):
@@ -190,7 +190,7 @@ class HostsLauncher:
             )
 
     def _wait(self, console: Console) -> None:
-        """Read from all hosts; give up hosts that have been silent for too long."""
+        """Read from all hosts; treat hosts that are silent for too long as lost."""
         before = time.monotonic()
         for key, _ in self._selector.select(_LOOK_S):
             if key.data is None:
@@ -204,7 +204,7 @@ class HostsLauncher:
                 self._selector.unregister(link.source)
         now = time.monotonic()
         if now - before > LOST_S / 2:
-            # Writing to the console blocked, e.g. after Ctrl-S: the hosts were not silent, the launcher did not read.
+            # A blocked console (e.g. after Ctrl-S) kept the launcher from reading, so the hosts were not silent.
             for link in self._links:
                 link.heard = now
         for link in self._links:
@@ -217,13 +217,13 @@ class HostsLauncher:
                 link.lost = f"no response for {patience_s:.0f} s"
 
     def _read_rest(self, console: Console) -> None:
-        """Show output that is still in transit; an agent that has ended closes its connection."""
+        """Print output that is still in transit, until each agent closes its connection."""
         deadline = time.monotonic() + _REST_S
         while time.monotonic() < deadline and not all(link.is_closed for link in self._links):
             self._wait(console)
 
     def _judge(self) -> None:
-        """End all hosts when one has failed."""
+        """End the job on all hosts when one host has failed."""
         if (self._differ or any(link.has_failed for link in self._links)) and self._ending_since is None:
             self._end(NOT_WAITED_FOR)
         patience_s = self._grace + _END_S
@@ -269,19 +269,19 @@ class HostsLauncher:
         wrong = [link for link in self._links if (link.ended or {})["code"]]
         if not wrong:
             return 0
-        # No rank failed there, so its guardian was killed; later exit codes are the result of our own signal.
+        # No rank failed on this host, so its guardian was killed. Later exit codes are due to the launcher's signal.
         first_ended = min(wrong, key=lambda link: link.ended_at)
         code = int((first_ended.ended or {})["code"])
         self._fail(f"host {first_ended.name}: ended with {code_name(code)}")
         return code
 
     def _fail(self, line: str) -> None:
-        """Print a line about the failure, and keep it for the job's file."""
+        """Print one line about the failure, and keep the line for the job's file."""
         say(line)
         self._failure.append(line)
 
     def _keep_status(self, status: Mapping[str, Any]) -> None:
-        """Write a rank's status file for `ascend-adapt status`, and compare the rank with the others."""
+        """Write a rank's status file for `ascend-adapt status`, and compare this rank with the others."""
         try:
             data = json_object(status["text"])
             job, rank, facts = data["job"], int(status["rank"]), data["facts"]
@@ -291,7 +291,7 @@ class HostsLauncher:
             self._status_failed = True
             return
         if job != f"{self._name}.{self._attempts}":
-            return  # of an earlier attempt
+            return  # The status file is from an earlier attempt.
         path = self._assignment.run_dir.rank_status(rank)
         try:
             if not path.exists() or path.read_text() != status["text"]:
@@ -306,7 +306,7 @@ class HostsLauncher:
             self._differ = str(differences[0])
 
     def _listen(self) -> int:
-        """Handle signals from now on; return a descriptor that is readable when one has arrived."""
+        """Handle signals from now on; return a descriptor that becomes readable when a signal arrives."""
         reader = signals.listen([signal.SIGTSTP])
         self._selector.register(reader, selectors.EVENT_READ, None)
         return reader
@@ -319,7 +319,7 @@ class HostsLauncher:
                 if link.has_begun and not link.is_over:
                     link.signal(number)
         elif number in signals.END:
-            console.wait_at_most(_REST_S)  # all hosts are read by the thread that writes
+            console.wait_at_most(_REST_S)  # The thread that writes also reads from all hosts.
             self._end(number)
             if self._stop is None:
                 self._stop = number
@@ -330,7 +330,7 @@ class HostsLauncher:
         return self._assignment.grace if self._stop in signals.TIME_TO_SAVE else GRACE_S
 
     def _pause(self) -> None:
-        """Stop this launcher at Ctrl-Z; the ranks continue."""
+        """Suspend this launcher at Ctrl-Z; the ranks continue."""
         for link in self._links:
             link.say(Kind.PAUSE)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -343,10 +343,10 @@ class HostsLauncher:
 
 
 def compare(links: Sequence[Connection], parts: Mapping[str, Plan], device: str) -> None:
-    """Compare the hellos of all hosts.
+    """Compare the facts in the hello messages of all hosts.
 
     Raises:
-        LaunchError: versions differ, two names are one host, or a host has fewer devices than its slots need.
+        LaunchError: versions differ, two names refer to one host, or a host has fewer devices than its slots need.
     """
     reported = {link.name: dict((link.hello or {})["versions"]) for link in links}
     first = links[0].name
@@ -370,11 +370,11 @@ def compare(links: Sequence[Connection], parts: Mapping[str, Plan], device: str)
         if abs(ahead_s) > _BEGIN_S:
             say(f"host {link.name}: its clock is {ahead_s:+.0f} s off, and so are the times in its logs")
         for job in hello["jobs"] if device != "cpu" else ():
-            say(f"host {link.name}: another job runs there, {described(job)}")
+            say(f"host {link.name}: another job is running there, {described(job)}")
 
 
 def allow_descriptors(hosts: int) -> None:
-    """Raise the limit of open descriptors to what this number of hosts needs, up to the hard limit."""
+    """Raise the soft limit of open descriptors for this number of hosts, up to the hard limit."""
     needed = _DESCRIPTORS + _DESCRIPTORS_A_HOST * hosts
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -383,11 +383,11 @@ def allow_descriptors(hosts: int) -> None:
 
 
 def described(job: Mapping[str, Any]) -> str:
-    """Describe another job that an agent found on its host."""
+    """Describe another job that an agent found running on its host."""
     return f"pids {', '.join(map(str, job['pids']))}, run directory {job['run_dir']}"
 
 
 def run(assignment: HostsAssignment) -> int:
-    """Run a job on several hosts to its end and return its exit code."""
+    """Run a job on several hosts until it ends, and return its exit code."""
     sys.stdout.flush()
     return HostsLauncher(assignment).run()

@@ -1,1 +1,1 @@
-"""The processes of a job on one host: start, supervision, output, termination."""
+"""The processes of a job on one host: starting, supervising, logging and terminating them."""

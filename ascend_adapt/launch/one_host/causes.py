@@ -1,4 +1,4 @@
-"""The cause of a failure: known problems in the last lines of a rank's log, or in its traceback."""
+"""Looks up the cause of a failure: known problems that match the end of a rank's log, or its traceback."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from ascend_adapt.problems.log_text import LogText
 
 LARGEST_LOG = 1 << 20
-"""Bytes of each rank's log, from its end, that are searched for known problems."""
+"""Number of bytes at the end of each rank's log that are searched for known problems."""
 _LAST_LINES = 400
 _MOST = 2
 
 
 def of_failure(run_dir: RunDirectory, failure: Failure, since_ns: int, environ: Mapping[str, str]) -> str:
-    """Return lines with cause and next step, "" if nothing is known.
+    """Return lines with the cause and the next step, or "" if no known problem matches.
 
-    The ranks of a command have no logs here: the first one that recorded an exception is reported, with its cause.
+    The ranks of a command have no logs here, so the first rank that recorded an exception is reported with its cause.
     """
-    # Loaded only now: most jobs do not fail.
+    # Imported only here, because most jobs do not fail.
     from ascend_adapt.problems import log_text
 
     try:
@@ -37,7 +37,7 @@ def of_failure(run_dir: RunDirectory, failure: Failure, since_ns: int, environ: 
         head = f"rank {first.rank} on {first.host} failed first: {first.error}"
         return "\n".join([head, *_explained(log_text.LogText(first.traceback), environ)])
     except AdaptError as error:
-        return f"the cause was not looked up: {error}"
+        return f"the cause could not be looked up: {error}"
 
 
 def _explained(log: LogText, environ: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,6 @@
-"""The launcher's standard output and error: they may be slow, non-blocking, closed or on a full disk, and the job
-continues in all cases.
+"""Writes to the launcher's standard output and error, which may be slow, non-blocking, closed or on a full disk.
+
+The job continues in all of these cases.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 STDOUT, STDERR = 1, 2
 PATIENCE_S = 60.0
-"""How long ranks may wait for a console that accepts nothing; after that, output goes to the logs only."""
+"""Maximum time in seconds for which ranks wait for a blocked console; after that, output goes only to the logs."""
 
 _NAMES = {STDOUT: "standard output", STDERR: "standard error"}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -30,15 +31,15 @@ _LINE_END = ord("\n")
 
 
 def say(text: str) -> None:
-    """Print a line from ascend-run itself to standard error, blocking for at most two seconds."""
+    """Print a message of ascend-run to standard error, blocking for at most two seconds."""
     _Stream(STDERR, _SAY_PATIENCE_S).write(os.fsencode(f"ascend-run: {text}\n"))
 
 
 class Console:
-    """Writes the output of several sources without mixing their lines with each other or with a progress ``bar``.
+    """Writes the output of several sources without mixing their lines with each other or with a progress bar.
 
     If no byte is accepted for ``patience_s`` seconds, output is dropped until the console accepts bytes again; one line
-    then reports how many are missing. It also stops waiting when the descriptor ``signals`` is readable.
+    then reports how many are missing. The console also stops waiting when the descriptor ``signals`` is readable.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class Console:
 
     @property
     def accepted_at(self) -> float:
-        """Monotonic time at which it last accepted a byte."""
+        """Monotonic time at which the console last accepted a byte."""
         return max(stream.accepted_at for stream in self._streams.values())
 
     def show(self, source: Hashable, console: int, data: bytes, ended: bool = False) -> None:
-        """Write ``data`` of a source to STDOUT or STDERR; an unfinished line waits for its end, or the source's."""
+        """Write ``data`` of a source to STDOUT or STDERR; hold an unfinished line until the line or the source ends."""
         text = self._held.pop((source, console), b"") + data
         if self._whole_lines and not ended and len(text) < _LONGEST_LINE:
             end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
@@ -75,25 +76,25 @@ class Console:
             self._write(console, text)
 
     def say(self, text: str) -> None:
-        """Print a line from ascend-run itself between the lines of the sources."""
+        """Print a message of ascend-run between the lines of the sources."""
         self.show("ascend-run", STDERR, os.fsencode(f"ascend-run: {text}\n"))
 
     def draw(self, *, is_last: bool = False) -> None:
-        """Draw the current progress bar, if there is one; the last one stays."""
+        """Draw the current progress bar, if there is one; the last bar stays on the terminal."""
         if self._bar is not None:
             with contextlib.suppress(OSError):
                 drawn = self._bar.drawn(os.get_terminal_size(STDERR).columns)
                 self._write(STDERR, drawn + b"\n" if drawn and is_last else drawn)
 
     def wait_at_most(self, patience_s: float) -> None:
-        """Wait this long for a console that accepts nothing; may be called from another thread."""
+        """Set the maximum wait for a blocked console, in seconds; may be called from another thread."""
         for stream in self._streams.values():
             stream.patience_s = patience_s
 
     def close(self) -> None:
-        """Print how many repeated warnings were left out, and how many bytes each stream misses."""
+        """Print how many repeated warnings were omitted, and how many bytes each stream is missing."""
         if self._repeated.count:
-            self._write(STDERR, _line(f"{self._repeated.count} repeated warnings are only in the logs of the ranks"))
+            self._write(STDERR, _line(f"{self._repeated.count} repeated warnings appear only in the logs of the ranks"))
         for number, stream in self._streams.items():
             if stream.missing_in_all:
                 self._other(number).write(_line(f"{_NAMES[number]} misses {stream.missing_in_all} bytes, {_KEPT}"))
@@ -114,7 +115,7 @@ def _line(text: str) -> bytes:
 
 
 class _Stream:
-    """One descriptor; ``missing_in_all`` counts the bytes that it did not accept, unless its reader is gone."""
+    """One output descriptor; ``missing_in_all`` counts the bytes that it did not accept, unless its reader is gone."""
 
     def __init__(self, descriptor: int, patience_s: float, signals: int | None = None) -> None:
         self.patience_s, self.accepted_at, self.missing_in_all = patience_s, 0.0, 0
@@ -126,7 +127,7 @@ class _Stream:
             self._poll.register(signals, select.POLLIN)
 
     def write(self, text: bytes) -> str:
-        """Write as much of ``text`` as is accepted; on a full disk return the problem, the first time."""
+        """Write as much of ``text`` as is accepted; on a full disk, return the problem the first time."""
         if self._missing and text:
             note = self._at_line_start + _line(f"{self._missing} bytes are missing here, {_KEPT}")
             left, problem = self._put(note, 0.0)
@@ -143,7 +144,7 @@ class _Stream:
         self.missing_in_all += missing
 
     def _put(self, text: bytes, patience_s: float) -> tuple[int, str]:
-        """Return how many bytes were not accepted, and the problem."""
+        """Return the number of bytes that were not accepted, and the problem."""
         if self._is_gone:
             return 0, ""
         view, waited_since = memoryview(text), time.monotonic()
@@ -160,12 +161,13 @@ class _Stream:
                 if ready:
                     return len(view), ""
             except BlockingIOError:
-                time.sleep(_LOOK_MS / 1000)  # a device whose poll() reports room that it does not have
+                time.sleep(_LOOK_MS / 1000)  # Some devices report room in poll() that they do not have.
             except OSError as error:
                 if error.errno in _FULL:
                     problem, self._has_failed = "" if self._has_failed else str(error.strerror), True
                     return len(view), problem
-                self._is_gone = True  # a closed terminal, `| head`; the job continues under nohup
+                # The terminal is closed, or a reader such as `head` has exited; the job continues, as under nohup.
+                self._is_gone = True
                 return 0, ""
             if time.monotonic() - waited_since >= min(patience_s, self.patience_s):
                 return len(view), ""

@@ -1,4 +1,4 @@
-"""Finds ranks under a command that the patches do not reach, from outside: such a rank cannot report itself."""
+"""Detects, from outside, ranks under a command that patches do not reach; such a rank cannot report itself."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ascend_adapt.launch.one_host.run_directory import RunDirectory
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _TAKES_VALUE = "WX"
 _LOOK_S, _LOOK_LATER_S, _LATER_S = 0.2, 2.0, 60.0
-# An interpreter that has run this long has long imported site; a beacon is then missing, not late.
+# An interpreter imports site long before this time; a beacon that does not exist by then is missing, not late.
 _SETTLED_S = 10.0
 
 
 @dataclass(frozen=True)
 class Unreached:
-    """A rank without a beacon, and why."""
+    """A rank that left no beacon, and the reason."""
 
     rank: str
     pid: int
@@ -45,11 +45,11 @@ class CoverageWatch:
 
     @property
     def interval(self) -> float:
-        """Seconds until the next check; shorter while processes are starting."""
+        """Seconds until the next check, which are fewer while processes are starting."""
         return _LOOK_S if time.monotonic() - self._last_new < _LATER_S else _LOOK_LATER_S
 
     def look(self) -> list[Unreached]:
-        """Return the ranks found to be unreached since the last check."""
+        """Return the ranks that were found to be unreached since the last check."""
         found = []
         below = processes.descendants(os.getpid())
         for one in below:
@@ -61,7 +61,7 @@ class CoverageWatch:
             if (self._run_dir.beacons / str(one.pid)).exists():
                 self._known.add(one)
             elif one.is_forked_copy():
-                continue  # adapted if its parent is; it may still become another program
+                continue  # A forked copy is adapted if its parent is; it may still exec another program.
             elif (unreached := self._judge(one, settled=waited >= self._settled_s)) is not None:
                 self._known.add(one)
                 found.append(unreached)
@@ -70,7 +70,7 @@ class CoverageWatch:
         return found
 
     def _judge(self, one: Identity, settled: bool) -> Unreached | None:
-        """Return a process as an unreached rank; None if it is not one, or may still become another program."""
+        """Return an Unreached if this process is a rank without a beacon; None if not, or if it may still exec."""
         try:
             program = Path(os.readlink(f"/proc/{one.pid}/exe")).name
             argv = _words(one.pid, "cmdline")
@@ -81,12 +81,12 @@ class CoverageWatch:
             return None
         why = why_unreached(argv, environ.get("PYTHONPATH", ""), self._bootstrap)
         if not why and settled:
-            why = "it left no beacon"
+            why = "it left no beacon file"
         return Unreached(environ["RANK"], one.pid, why) if why and one.is_alive() else None
 
 
 def why_unreached(argv: Sequence[str], python_path: str, bootstrap: str) -> str:
-    """Return what keeps a Python process from importing the bootstrap, or an empty string."""
+    """Return the reason why a Python process does not import the bootstrap, or "" if there is none."""
     for word in argv[1:]:
         if not word.startswith("-") or word.startswith("--") or word == "-":
             break

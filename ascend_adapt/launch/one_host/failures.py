@@ -1,4 +1,4 @@
-"""Failure records of ranks, and which rank failed first."""
+"""Failure records of ranks, which identify the rank that failed first."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Failure:
     """Failure of a rank, or of a command if ``rank`` is None.
 
     Attributes:
-        error: the message, "" if there was none.
-        cause: cause and next step, one per line, if a known problem explains the failure.
-        traceback: of a rank that a command has started, which has no log here.
+        error: the error message, or "" if there was none.
+        cause: the cause and the next step on one line each, if a known problem explains the failure.
+        traceback: the traceback of a rank that a command has started, because such a rank has no log here.
     """
 
     rank: int | None
@@ -41,7 +41,7 @@ class Failure:
     traceback: str = ""
 
     def report(self, run_dir: RunDirectory) -> list[str]:
-        """Return the last lines of a failed job: the failure, its cause and the next step."""
+        """Return the closing lines of a failed job: the failure, its cause and the next step."""
         return [self._described(run_dir), *self.cause.splitlines()]
 
     def _described(self, run_dir: RunDirectory) -> str:
@@ -77,28 +77,28 @@ def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: Tra
 
 
 def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
-    """Return the earliest failure: another rank may have failed before ``seen``, whose process ended first."""
+    """Return the earliest failure: a rank may have failed before the rank of ``seen``, whose process ended first."""
     if seen.rank is None:
         return seen
     recorded = list(_recorded(run_dir).values())
     own = [failure for failure in recorded if failure.rank == seen.rank and failure.time_ns >= since_ns]
     if own:
-        # The exit code is the kernel's; the message and the time are the rank's.
+        # The kernel reports the exit code; the rank records the message and the time.
         seen = Failure(seen.rank, own[0].time_ns, seen.code, own[0].error, own[0].host)
     return min([seen, *(failure for failure in recorded if failure.time_ns >= since_ns)], key=lambda one: one.time_ns)
 
 
 def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int] | None) -> Failure | None:
-    """Return the first failure recorded by one of ``ranks`` (None: by any rank), or None."""
+    """Return the first failure that one of ``ranks`` (or any rank, if None) recorded, or None."""
     recorded = list(_recorded(run_dir).values())
     own = [one for one in recorded if one.time_ns >= since_ns and (ranks is None or one.rank in ranks)]
     return min(own, key=lambda one: one.time_ns, default=None)
 
 
 def hidden_by_a_command(run_dir: RunDirectory, since_ns: int) -> Failure | None:
-    """Return the first failure of a rank whose command ended with exit code 0, such as a script that ends in ``tee``.
+    """Return the first rank failure that a command hides by its exit code 0, such as a script ending in ``tee``.
 
-    A failure does not count if a later process of that rank exists: a launcher or a loop has restarted it.
+    A failure does not count if a later process of the same rank exists, because a launcher or a loop has restarted it.
     """
     recorded = _recorded(run_dir)
     counted = [one for path, one in recorded.items() if one.time_ns >= since_ns and _is_last_of_its_rank(path, run_dir)]
@@ -114,7 +114,7 @@ def _is_last_of_its_rank(path: Path, run_dir: RunDirectory) -> bool:
 
 
 def _recorded(run_dir: RunDirectory) -> dict[Path, Failure]:
-    """Return the failures that ranks have recorded, by file."""
+    """Return the failures that ranks have recorded, keyed by file."""
     return {path: failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None}
 
 

@@ -1,8 +1,8 @@
-"""The guardian: starts the processes of a job on this host, and outlives them all.
+"""The guardian: a process that starts the other processes of a job on this host and outlives them all.
 
-It is a separate process between the launcher and the ranks. Every orphaned descendant becomes its child, so none is
-lost. It ends the job when a rank fails, when it, its launcher or its agent receives a signal to end, and when the pipe
-from the launcher closes because the launcher is gone.
+The guardian runs between the launcher and the ranks. Every orphaned descendant becomes its child, so no process is
+lost. The guardian ends the job when a rank fails, when the guardian, its launcher or its agent receives a signal to
+end, and when the pipe from the launcher closes because the launcher is gone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OUTPUT_WAIT_S = 5.0
 
 @dataclass(frozen=True)
 class Assignment:
-    """The work of a guardian; ``grace`` is the time from SIGTERM or SIGHUP to SIGKILL, in seconds."""
+    """The processes that a guardian starts; ``grace`` is the time from SIGTERM or SIGHUP to SIGKILL, in seconds."""
 
     plan: Plan
     run_dir: RunDirectory
@@ -57,7 +57,7 @@ class Assignment:
 class Part:
     """One host's part of a job on several hosts.
 
-    ``report`` is the descriptor to which the guardian writes its outcome as JSON; the launcher decides for all hosts.
+    ``report`` is the descriptor to which the guardian writes its outcome as JSON. The launcher decides for all hosts.
     """
 
     job: str
@@ -66,9 +66,9 @@ class Part:
 
 
 class Guardian:
-    """One job on this host.
+    """Supervisor of one job on this host.
 
-    ``control`` is the pipe from the launcher: pairs of bytes (source, signal); its end of file ends the job.
+    ``control`` is the pipe from the launcher. It carries pairs of bytes (source, signal); its end of file ends the job.
     """
 
     def __init__(self, assignment: Assignment, control: int, launcher: Identity) -> None:
@@ -82,7 +82,7 @@ class Guardian:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Run the job to its end and return its exit code."""
+        """Run the job until it ends, and return its exit code."""
         processes.adopt_orphans()
         part = self._assignment.part
         if part is not None:
@@ -109,7 +109,7 @@ class Guardian:
         self._selector.register(self._control, selectors.EVENT_READ, "launcher")
 
     def _attempt(self, restarts: int) -> int:
-        """Start every process, wait for the first failure or the last success, and end all that is left."""
+        """Start every process, wait for the first failure or the last success, and end all remaining processes."""
         began_ns = time.time_ns()
         ranks = [command.rank for command in self._assignment.plan.ranks if command.rank is not None]
         logs = {rank: self._assignment.run_dir.rank_log(rank) for rank in ranks}
@@ -126,7 +126,7 @@ class Guardian:
         left_running = self._end_all(failure)
         output.finish(_OUTPUT_WAIT_S if not left_running else 0)
         if failure is None:
-            # Another host's failure may have ended this one before it could see its own, earlier one.
+            # A failure on another host may have ended this host before its earlier failure was seen.
             self._failure = failures.first_recorded(self._assignment.run_dir, began_ns, ranks)
             if self._requests.stop is not None:
                 return 128 + self._requests.stop
@@ -134,7 +134,7 @@ class Guardian:
         return self._report(failures.earliest(self._assignment.run_dir, failure, began_ns), began_ns)
 
     def _report(self, first: Failure, began_ns: int) -> int:
-        """Print the first failure with its cause, keep it for the job's file, and return its exit code."""
+        """Print the first failure with its cause, keep it for the job's file, and return the exit code."""
         cause = causes.of_failure(self._assignment.run_dir, first, began_ns, os.environ)
         self._failure = replace(first, cause=cause, traceback="")
         if self._assignment.part is None:
@@ -175,14 +175,14 @@ class Guardian:
                 stderr=stderr,
                 pass_fds=inherited,
                 start_new_session=True,
-                # Safe here: this process has no thread but this one until output.begin().
+                # Safe here: this process has only one thread until output.begin().
                 preexec_fn=processes.dies_with_parent(),
             )
         except OSError as error:
             raise LaunchError(
                 f"{command.argv[0]}: {error.strerror}, expected a program that starts — check its first line (#!)"
             ) from error
-        process.returncode = 0  # the guardian reaps its children itself, in the order in which they end
+        process.returncode = 0  # The guardian reaps its children itself, in the order in which they end.
         return int(process.pid)
 
     def _job_name(self) -> str:
@@ -191,7 +191,7 @@ class Guardian:
         return f"{self._job.boot[:8]}-{self._job.guardian.pid}-{self._job.guardian.start}"
 
     def _wait_for_end(self, running: dict[int, RankCommand]) -> Failure | None:
-        """Return the first failure; None after the last success, or if the job is to stop."""
+        """Return the first failure, or None after the last success or if the job must stop."""
         watch = CoverageWatch(self._assignment.run_dir, BOOTSTRAP) if self._assignment.watch_reach else None
         while running and self._requests.stop is None:
             self._wait(SETTLE_S if self._passing else watch.interval if watch is not None else None)
@@ -205,14 +205,14 @@ class Guardian:
                 self._unreached.append(str(unreached))
                 say(str(unreached))
                 if self._assignment.strict:
-                    return Failure(None, time.time_ns(), 1, "--strict: stops the job, every rank must be adapted")
+                    return Failure(None, time.time_ns(), 1, "--strict: the job stops, every rank must be adapted")
         return None
 
     def _end_all(self, failure: Failure | None) -> list[Identity]:
-        """End all descendants of this process; return those that could not be ended."""
+        """End all descendants of this process; return the processes that could not be ended."""
         stop = self._requests.stop
         is_success = failure is None and stop is None
-        # Ranks save together: after a failure there is no save to wait for.
+        # All ranks save together, so after a failure there is no save to wait for.
         grace = self._assignment.grace if stop in signals.TIME_TO_SAVE else GRACE_S
         if stop in signals.END and self._assignment.part is None:
             say(ends_by(stop, grace))
@@ -236,7 +236,7 @@ class Guardian:
         return ending.left
 
     def _wait(self, timeout: float | None) -> None:
-        """Wait for a signal, here or at the launcher, or the timeout."""
+        """Wait for the timeout, or for a signal to this process or to the launcher."""
         for key, _ in self._selector.select(timeout):
             data = os.read(key.fd, 64)
             if key.data == "signals":
@@ -257,7 +257,7 @@ class Guardian:
             self._requests.to_end(number, source)
 
     def _pass_on(self) -> None:
-        """Pass signals to the processes that handle them, once it is known who has received them already."""
+        """Pass signals to the processes that handle them, once it is known which have already received them."""
         for number, since in list(self._passing.items()):
             waited_s = time.monotonic() - since
             if waited_s < SETTLE_S:
@@ -271,15 +271,15 @@ class Guardian:
 
 
 def _progress_bar() -> ProgressBar:
-    # rich is slow to import, and most jobs have no bar.
+    # Importing rich is slow, and most jobs have no progress bar.
     from ascend_adapt.launch.one_host.progress_bar import ProgressBar
 
     return ProgressBar()
 
 
 def ends_by(number: int, grace: float) -> str:
-    """Describe what a signal that ends the job does."""
-    return f"{signal.Signals(number).name}: ends the job, SIGKILL after {grace:g} s; a second signal skips the wait"
+    """Describe the effect of a signal that ends the job."""
+    return f"{signal.Signals(number).name}: the job ends, SIGKILL after {grace:g} s; a second signal skips the wait"
 
 
 def passed(number: int, handling: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_adapt.launch.one_host.console import Console
+from ascend_adapt.launch.one_host.merged_streams import PATIENCE_S, MergedStreams
 from ascend_adapt.launch.one_host.rank_log import RankLog
 
 if TYPE_CHECKING:
@@ -18,27 +19,28 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1 << 16
 _SECONDS_BETWEEN_DRAWINGS = 0.5
-# What a console that is slow, and not stuck, gets at the end of a job.
+# Maximum time in seconds for a slow console to accept the remaining output at the end of a job.
 _SLOW_CONSOLE_S = 60.0
 _LOOK_S = 0.1
 _MOST_NAMES = 8
 
 
 class Output:
-    """One thread that copies the pipes of all ranks until every writer has closed them."""
+    """A thread that copies the output pipes of all ranks until every writer has closed them."""
 
     def __init__(self, logs: Mapping[int, Path], append: bool, bar: ProgressBar | None = None) -> None:
-        # With one rank, no line can be cut in two by another rank's.
+        # With one rank, no output of another rank can interrupt a line.
         self._console = Console(whole_lines=len(logs) > 1, bar=bar)
         self._bar = bar
         self._logs = {rank: RankLog(path, append) for rank, path in logs.items()}
+        self._merged = {rank: MergedStreams() for rank in logs}
         self._selector = selectors.DefaultSelector()
         self._writers: list[int] = []
         self._copied_at = 0.0
         self._thread = threading.Thread(target=self._copy, name="output of ranks", daemon=True)
 
     def pipe(self, rank: int, console: int) -> int:
-        """Return the write end of a pipe that replaces a rank's STDOUT or STDERR."""
+        """Return the write end of a pipe that replaces a rank's standard output or error."""
         reader, writer = os.pipe()
         self._selector.register(reader, selectors.EVENT_READ, (rank, console))
         self._writers.append(writer)
@@ -53,15 +55,15 @@ class Output:
         return writer
 
     def begin(self) -> None:
-        """Copy from now on; all ranks have been started."""
+        """Start copying, after all ranks have been started."""
         for writer in self._writers:
             os.close(writer)
         self._thread.start()
 
     def finish(self, timeout: float) -> None:
-        """Wait until all output is copied, while there is progress within ``timeout`` seconds; a minute at most.
+        """Wait at most a minute until all output is copied, as long as some is copied every ``timeout`` seconds.
 
-        After that only the logs get the rest; a pipe that a process keeps open is abandoned.
+        After that, the remaining output goes only to the logs. A pipe that a process keeps open is abandoned.
         """
         began = time.monotonic()
         while self._thread.is_alive():
@@ -73,9 +75,9 @@ class Output:
         self._thread.join(timeout)
 
     def _copy(self) -> None:
-        pause, drawn = _SECONDS_BETWEEN_DRAWINGS if self._bar is not None else None, time.monotonic()
+        drawn = time.monotonic()
         while self._selector.get_map():
-            for key, _ in self._selector.select(pause):
+            for key, _ in self._selector.select(self._pause()):
                 data = os.read(key.fd, _AT_ONCE)
                 if not data:
                     self._selector.unregister(key.fd)
@@ -84,14 +86,12 @@ class Output:
                     self._bar.read(data)
                     continue
                 rank, console = key.data
-                if problem := self._logs[rank].write(data):
-                    path = self._logs[rank].path
-                    self._console.say(
-                        f"{path}: {problem}; the job continues, this log is incomplete — free space there"
-                    )
+                self._log(rank, self._merged[rank].add(console, data))
                 self._console.show(rank, console, data, ended=not data)
                 self._copied_at = time.monotonic()
-            if pause is not None and time.monotonic() - drawn >= pause:
+            for rank, merged in self._merged.items():
+                self._log(rank, merged.overdue())
+            if self._bar is not None and time.monotonic() - drawn >= _SECONDS_BETWEEN_DRAWINGS:
                 self._console.draw()
                 drawn = time.monotonic()
         self._console.draw(is_last=True)
@@ -102,3 +102,14 @@ class Output:
             more = f" and {len(incomplete) - _MOST_NAMES} more" if len(incomplete) > _MOST_NAMES else ""
             self._console.say(f"incomplete logs in {incomplete[0].path.parent}: {names}{more}: {incomplete[0].why}")
         self._console.close()
+
+    def _pause(self) -> float | None:
+        """Return how many seconds to wait for output at most."""
+        if any(merged.is_waiting for merged in self._merged.values()):
+            return PATIENCE_S
+        return _SECONDS_BETWEEN_DRAWINGS if self._bar is not None else None
+
+    def _log(self, rank: int, text: bytes) -> None:
+        if text and (problem := self._logs[rank].write(text)):
+            path = self._logs[rank].path
+            self._console.say(f"{path}: {problem}; the job continues, this log is incomplete — free space there")

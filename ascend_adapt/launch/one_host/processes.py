@@ -1,4 +1,4 @@
-"""Linux processes: identity (pid and start time), descendants, and signals that cannot hit another process."""
+"""Linux processes: their identity (pid and start time), their descendants, and signals that cannot hit a reused pid."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ class Identity:
         return cls(pid, stat.start) if stat is not None else None
 
     def since(self) -> float:
-        """Return when it was started, in seconds since the epoch."""
+        """Return the process's start time, in seconds since the epoch."""
         # The kernel rounds down to ticks since boot; one tick later is never before the real start.
         after_s = (self.start + 1) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.time() + after_s
 
     def is_alive(self) -> bool:
-        """Return whether it still runs; a zombie does not."""
+        """Return whether the process is still running; a zombie is not."""
         stat = _Stat.read(self.pid)
         return stat is not None and stat.start == self.start and stat.state not in "ZX"
 
     def is_forked_copy(self) -> bool:
-        """Return whether it has not called exec since it was forked."""
+        """Return whether the process has not called exec since it was forked."""
         stat = _Stat.read(self.pid)
         return stat is not None and stat.start == self.start and bool(stat.flags & _PF_FORKNOEXEC)
 
     def handles(self, number: int) -> bool:
-        """Return whether it has a handler for a signal."""
+        """Return whether the process has a handler for a signal."""
         return self._is_in("SigCgt", number)
 
     def ignores(self, number: int) -> bool:
-        """Return whether it ignores a signal."""
+        """Return whether the process ignores a signal."""
         return self._is_in("SigIgn", number)
 
     def _is_in(self, which: str, number: int) -> bool:
@@ -75,7 +75,7 @@ class Identity:
         return bool(int(mask, 16) >> (number - 1) & 1)
 
     def send(self, number: int) -> None:
-        """Send it a signal; nothing happens if it is gone, even if its pid is in use again."""
+        """Send the process a signal; do nothing if the process is gone, even if its pid has been reused."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -95,7 +95,7 @@ class Identity:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Return the variables that a process was started with, none if it is gone or another user's."""
+    """Return a process's initial environment; it is empty if the process is gone or belongs to another user."""
     try:
         words = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
     except OSError:
@@ -104,7 +104,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def descendants(of: int) -> list[Identity]:
-    """Return the running descendants of a process in every session and group; zombies are left out."""
+    """Return the running descendants of a process in every session and process group, without zombies."""
     children: dict[int, list[tuple[int, _Stat]]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (stat := _Stat.read(int(entry))) is not None:
@@ -120,14 +120,14 @@ def descendants(of: int) -> list[Identity]:
 
 
 def adopt_orphans() -> None:
-    """Become the subreaper: the parent of every descendant whose own parent ends."""
+    """Make this process the subreaper, which becomes the parent of every orphaned descendant."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def dies_with_parent() -> Callable[[], None]:
-    """Return a function for a child to call between fork and exec, so that it gets SIGKILL when this process ends."""
+    """Return a function to call between fork and exec: the kernel then kills the child when this process ends."""
     parent = os.getpid()
-    _libc()  # loaded here: between fork and exec nothing should be
+    _libc()  # Load the library here, because a child should not load anything between fork and exec.
 
     def in_child() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -138,7 +138,7 @@ def dies_with_parent() -> Callable[[], None]:
 
 
 def reap() -> Iterable[tuple[int, int]]:
-    """Reap every child that has ended, adopted ones too; yield pid and exit code (128 + n for signal n)."""
+    """Reap every child that has ended, including adopted ones; yield its pid and exit code (128 + n for signal n)."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -150,13 +150,13 @@ def reap() -> Iterable[tuple[int, int]]:
 
 
 def exit_code(status: int) -> int:
-    """Return a wait status as a shell reports it: the exit code, or 128 + n for signal n."""
+    """Convert a wait status to a shell's exit code, which is 128 + n for signal n."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def code_name(code: int) -> str:
-    """Return an exit code as text, with the signal it stands for."""
+    """Return an exit code as text, with the name of its signal, if any."""
     try:
         return f"exit code {code} ({signal.Signals(code - 128).name})"
     except ValueError:
@@ -176,7 +176,7 @@ class _Stat:
             text = Path(f"/proc/{pid}/stat").read_bytes()
         except OSError:
             return None
-        # The name before the last parenthesis may hold spaces and parentheses itself.
+        # The process name, which ends at the last parenthesis, may contain spaces and parentheses.
         fields = text[text.rindex(b")") + 2 :].split()
         return cls(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]))
 

@@ -1,4 +1,4 @@
-"""Progress bar of a native run on the last line of the terminal; rank 0 sends one JSON line per step through a pipe."""
+"""Progress bar of a native run, on the last line of the terminal; rank 0 sends one JSON line per step by a pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ERASE = b"\x1b[2K"
 
 
 class ProgressBar:
-    """The bar as bytes for a terminal; they leave the cursor at the start of the line, so other text overwrites it."""
+    """Renders the progress bar; the cursor is left at the start of the line, so other text overwrites the bar."""
 
     def __init__(self) -> None:
         self._bar = Progress(
@@ -28,7 +28,7 @@ class ProgressBar:
         self._read = b""
 
     def read(self, data: bytes) -> None:
-        """Read JSON lines from rank 0: iteration, iterations, lm_loss, samples_per_s."""
+        """Read JSON lines from rank 0 with the keys iteration, iterations, lm_loss and samples_per_s."""
         *lines, self._read = (self._read + data).split(b"\n")
         if not lines:
             return
@@ -36,7 +36,7 @@ class ProgressBar:
         speed = f"loss {step['lm_loss']:.4g}, {step['samples_per_s']:.3g} samples/s"
         done, of = step["iteration"], step["iterations"]
         if self._task is None:
-            # The speed of a resumed run counts from the iteration at which it resumed.
+            # After a resume, the speed is counted from the resumed iteration.
             self._task = self._bar.add_task("", total=of, completed=done, speed=speed)
         self._bar.update(self._task, completed=done, total=of, speed=speed)
 
@@ -45,7 +45,7 @@ class ProgressBar:
         if self._task is None or width < _NARROWEST:
             return b""
         painted = io.StringIO()
-        # The last column stays free: a full line would wrap.
+        # The last column stays free, because a full line would wrap.
         painter = Painter(file=painted, force_terminal=True, width=width - 1, legacy_windows=False)
         painter.print(self._bar.get_renderable(), end="")
         return _ERASE + painted.getvalue().split("\n")[0].encode() + b"\r"

@@ -1,4 +1,4 @@
-"""The log of one rank, on a disk that may become full while the job runs."""
+"""The log file of one rank; its disk may become full while the job runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ascend_adapt.errors import LaunchError
 
 
 class RankLog:
-    """One file; ``missing`` is the number of bytes that could not be written, ``why`` the reason."""
+    """Log file of a rank; ``missing`` is the number of bytes that could not be written, and ``why`` is the reason."""
 
     def __init__(self, path: Path, append: bool) -> None:
-        """Open it.
+        """Open the log file.
 
         Raises:
-            LaunchError: it cannot be opened.
+            LaunchError: the file cannot be opened.
         """
         self.path, self.missing, self.why = path, 0, ""
         self._gap = 0
@@ -26,7 +26,7 @@ class RankLog:
             ) from error
 
     def write(self, data: bytes) -> str:
-        """Append ``data``, after a line about bytes missing before it; return the problem, the first time."""
+        """Append ``data``, after a line about missing bytes, if any; return a problem the first time it occurs."""
         is_first = not self.why
         if self._gap and data:
             note = f"\nascend-run: {self._gap} bytes are missing here: {self.why}\n"
@@ -37,7 +37,7 @@ class RankLog:
         return self.why if is_first else ""
 
     def _put(self, data: bytes) -> int:
-        """Return how many bytes could not be written."""
+        """Return the number of bytes that could not be written."""
         while data:
             try:
                 data = data[self._file.write(data) or 0 :]
@@ -50,5 +50,5 @@ class RankLog:
         """Close the log file."""
         try:
             self._file.close()
-        except OSError as error:  # network storage may report the error only now
+        except OSError as error:  # Network storage may report the error only at close().
             self.why = self.why or error.strerror or str(error)

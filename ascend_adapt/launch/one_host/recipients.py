@@ -1,4 +1,4 @@
-"""Which processes of a job still need a signal: a scheduler may have sent it to each of them already."""
+"""Determines which processes of a job still need a signal that a scheduler may have already sent to each of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ascend_adapt.launch.one_host.processes import Identity
 from ascend_adapt.launch.one_host.signals import END
 
 SETTLE_S = 0.3
-"""Seconds after which a scheduler has signalled every process of a job."""
+"""Seconds after which a scheduler is assumed to have signalled every process of a job."""
 _RECENT_S = 2.0
 
 
 class Recipients:
-    """The descendants of a guardian; ``job`` is the name of its job.
+    """The possible recipients of a signal: the descendants of a guardian; ``job`` is the name of its job.
 
     ``beacons`` is the folder in which each Python process records the signals that its handlers have received.
     """
@@ -24,10 +24,10 @@ class Recipients:
         self._job, self._beacons = job, beacons
 
     def needs(self, one: Identity, number: int, waited_s: float) -> bool | None:
-        """Return whether to send a signal, ``waited_s`` after it was requested; None: too early to know.
+        """Return whether to send a signal that was requested ``waited_s`` seconds ago, or None if it is too early.
 
-        A second delivery matters only to a signal handler, which it would interrupt during a save. A nested launcher
-        signals its own processes.
+        A second delivery would interrupt a signal handler during a save; without a handler it is harmless. A nested
+        launcher signals its processes itself.
         """
         if self._has_own_launcher(one):
             return False
@@ -50,5 +50,5 @@ class Recipients:
             received, changed = beacon.read_bytes(), beacon.stat().st_mtime
         except OSError:
             return False
-        alike = END if number in END else (number,)  # SIGTERM after SIGHUP requests the end too
+        alike = END if number in END else (number,)  # SIGHUP and SIGTERM both request the end.
         return bool(received) and received[-1] in alike and time.time() - changed < _RECENT_S

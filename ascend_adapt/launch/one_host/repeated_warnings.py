@@ -1,4 +1,4 @@
-"""Warnings of torch, torch_npu and Python that several ranks print: once on the console, always in the rank's log."""
+"""Filters warnings of torch, torch_npu and Python that several ranks print: only the logs keep repetitions."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Hashable
 
 # ``[rank0]:[W1129 14:45:24.781360416 NPUStream.cpp:767] Warning: ...``: the rank, the date and the time differ.
 _OF_TORCH = re.compile(rb"(?:\[rank\d+\]:)?\[W\d{4} [\d:.]+ (.*)")
-# ``/path/file.py:83: FutureWarning: ...``, and then an indented line of source.
+# ``/path/file.py:83: FutureWarning: ...``, followed by an indented line of source.
 _OF_PYTHON = re.compile(rb"(?:\[rank\d+\]:)?\s*(\S.*:\d+: \w*Warning: .*)")
 
 
 class RepeatedWarnings:
-    """Removes warnings that were shown before from the lines of several sources."""
+    """Removes warnings that have already been shown from the lines of several sources."""
 
     def __init__(self) -> None:
         self._shown: set[bytes] = set()
         self._after: set[Hashable] = set()
         self.count = 0
-        """Warnings that were removed."""
+        """Number of removed warnings."""
 
     def removed_from(self, source: Hashable, text: bytes) -> bytes:
-        """Return complete lines of a source without repeated warnings."""
+        """Return a source's complete lines without repeated warnings."""
         if b"W" not in text and source not in self._after:
             return text
         kept = []

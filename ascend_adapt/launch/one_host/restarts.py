@@ -1,4 +1,4 @@
-"""`--max-restarts`: further attempts of a job after a failure."""
+"""`--max-restarts`: restarts a job after a failure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ascend_adapt.launch.one_host.console import say
 def run_with_restarts(
     attempt: Callable[[int], int], *, at_most: int, is_stopped: Callable[[], bool]
 ) -> tuple[int, int]:
-    """Run attempts until one succeeds, the job is stopped or ``at_most`` restarts have failed.
+    """Run attempts until one succeeds, the job is stopped, or ``at_most`` restarts have failed.
 
-    ``attempt`` takes its number, from 0 on, and returns an exit code. Return the last exit code and the restarts.
+    ``attempt`` takes the number of the attempt, from 0 on, and returns an exit code. Return the last exit code and the
+    number of restarts.
     """
     code, restarts = attempt(0), 0
     while code and restarts < at_most and not is_stopped():

@@ -1,4 +1,4 @@
-"""The run directory: logs, status files and failure records of a job, and the identity of its processes."""
+"""The run directory: a job's logs, status files and failure records, and the identity of its processes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ascend_adapt.launch.one_host.processes import Identity
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The names inside one run directory.
+    """Paths inside one run directory.
 
-    ``node`` identifies the launcher if each host has its own; ``shown`` is the folder as the user typed it.
+    ``node`` identifies the launcher if each host has one; ``shown`` is the folder as the user typed it.
     """
 
     path: Path
@@ -28,10 +28,10 @@ class RunDirectory:
     shown: str = ""
 
     def check(self) -> None:
-        """Check that a job can use this folder, without creating anything.
+        """Check that a job can use this folder; create nothing.
 
         Raises:
-            LaunchError: a running job uses it, or it cannot be created.
+            LaunchError: a running job uses the folder, or the folder cannot be created.
         """
         if self.job.exists():
             job, _ = Job.read(self)
@@ -46,12 +46,12 @@ class RunDirectory:
             raise LaunchError(f"run directory {self.path}: {there} {why} — choose another with --log-dir")
 
     def create(self, elsewhere: Collection[int] = ()) -> None:
-        """Create the folders, and remove what an earlier job left in them.
+        """Create the folders, and remove files that an earlier job left in them.
 
-        ``elsewhere``: ranks whose launchers, on other hosts, may have begun here already; their files are kept.
+        ``elsewhere``: ranks whose launchers run on other hosts and may have already written here; their files are kept.
 
         Raises:
-            LaunchError: they cannot be created, or a running job uses them.
+            LaunchError: the folders cannot be created, or a running job uses them.
         """
         self.check()
         of_ranks = (
@@ -72,12 +72,12 @@ class RunDirectory:
             raise LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir") from error
 
     def join(self, job: Mapping[str, Any]) -> None:
-        """Prepare it on a host other than the launcher's; ``job`` is the content that Job.write() wrote.
+        """Prepare the folder on a host other than the launcher's; ``job`` is the content that Job.write() wrote.
 
-        If the hosts share the folder, the launcher has prepared it, and it is not changed.
+        If the hosts share the folder, the launcher has already prepared it, and it is not changed.
 
         Raises:
-            LaunchError: as create().
+            LaunchError: create() raises it.
         """
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             if json.loads(self.job.read_text())["launcher"] == job["launcher"]:
@@ -87,26 +87,26 @@ class RunDirectory:
 
     @property
     def beacons(self) -> Path:
-        """One empty file for each adapted process."""
+        """Folder with one beacon file for each adapted process."""
         return self.path / "beacons"
 
     @property
     def failures(self) -> Path:
-        """One file for each rank that failed."""
+        """Folder with one file for each rank that failed."""
         return self.path / "failures"
 
     @property
     def job(self) -> Path:
-        """Who runs the job, and how it ended."""
+        """File that records which processes run the job, and how it ended."""
         return self.path / (f"job.{self.node}.json" if self.node else "job.json")
 
     def of_all_nodes(self) -> list[RunDirectory]:
-        """Return the view that each launcher has of this directory, the first host's first."""
+        """Return one RunDirectory per launcher of this directory, in the order of the hosts."""
         nodes = [int(one.suffixes[0][1:]) for one in self.path.glob("job.*.json") if one.suffixes[0][1:].isdecimal()]
         return [RunDirectory(self.path, node) for node in (0, *sorted(nodes))]
 
     def rank_log(self, rank: int) -> Path:
-        """Return where a rank's output is kept."""
+        """Return the path of a rank's log."""
         return self.path / f"rank-{rank}.log"
 
     def rank_status(self, rank: int) -> Path:
@@ -116,7 +116,7 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class Job:
-    """The processes that run a job; ``boot`` is the boot id, because pids are reused after a reboot."""
+    """The processes that run a job; ``boot`` is the kernel's boot id, because pids are reused after a reboot."""
 
     host: str
     boot: str
@@ -125,15 +125,15 @@ class Job:
 
     @classmethod
     def here(cls, launcher: Identity, guardian: Identity) -> Job:
-        """Return the job that these two processes of this machine run."""
+        """Return the job that these two processes run on this machine."""
         return cls(socket.gethostname(), boot_id(), launcher, guardian)
 
     @classmethod
     def read(cls, run_dir: RunDirectory) -> tuple[Job, Mapping[str, Any]]:
-        """Return the processes that run a job, and all contents of its file.
+        """Return the processes that run a job, and the full content of its file.
 
         Raises:
-            LaunchError: there is no such file, or a damaged one.
+            LaunchError: the file is missing or damaged.
         """
         try:
             data = json.loads(run_dir.job.read_text())
@@ -152,16 +152,16 @@ class Job:
             raise LaunchError(f"{run_dir.job}: is not a job file ({error}) — remove it") from error
 
     def is_alive(self) -> bool:
-        """Return whether it runs on this machine now."""
+        """Return whether the job is running on this machine."""
         here = (self.host, self.boot) == (socket.gethostname(), boot_id())
         return here and (self.launcher.is_alive() or self.guardian.is_alive())
 
     def write(self, run_dir: RunDirectory, **more: Any) -> None:
-        """Write who runs the job, and ``more`` about it."""
+        """Write the job's processes, and ``more`` facts about the job."""
         write_whole(run_dir.job, {**asdict(self), **more})
 
     def write_if_possible(self, run_dir: RunDirectory, **more: Any) -> None:
-        """Like write(), but a full disk is reported and does not change how the job ends."""
+        """Like write(), but report a full disk instead of raising an error."""
         try:
             self.write(run_dir, **more)
         except OSError as error:
@@ -172,7 +172,7 @@ class Job:
 
 
 def _rank_of(file: Path) -> int | None:
-    """Return the first number between the dots of a file's name, the rank that has written it."""
+    """Return the rank that has written a file: the first number between the dots of its name."""
     return next((int(word) for word in file.name.split(".") if word.isdecimal()), None)
 
 

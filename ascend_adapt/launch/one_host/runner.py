@@ -1,4 +1,4 @@
-"""The launcher's side of a running job: it starts a guardian between itself and the ranks, and forwards signals."""
+"""The launcher's side of a running job: starts a guardian between the launcher and the ranks, and forwards signals."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ascend_adapt.launch.one_host.signals import Source
 
 
 class GuardedRun:
-    """A running guardian; this process forwards signals to it.
+    """A guardian process to which this process forwards signals.
 
-    If the guardian is killed, its ranks die with it; this process adopts and ends the processes that they leave.
+    If the guardian is killed, its ranks die with it. This process adopts the processes that they leave, and ends them.
     """
 
     def __init__(self, assignment: Assignment, descriptors: Mapping[int, int] | None = None) -> None:
-        """Start it; ``descriptors`` become those numbers in the guardian and its ranks, e.g. ``{1: pipe}``."""
+        """Start the guardian; ``descriptors`` maps its descriptor numbers to open descriptors, e.g. ``{1: pipe}``."""
         processes.adopt_orphans()
         launcher = Identity.own()
         reader, self._writer = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        # Signals are blocked between fork and the installation of handlers, so none is lost or misdirected.
+        # Signals are blocked from fork until the handlers are installed, so that no signal is lost or misdirected.
         before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED))
         self._pid = os.fork()
         if self._pid == 0:
@@ -45,13 +45,13 @@ class GuardedRun:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def send(self, number: int, source: Source) -> None:
-        """Pass on a signal that ``source`` has received."""
+        """Forward a signal that ``source`` has received."""
         # If the guardian is gone, waitpid reports it.
         with contextlib.suppress(OSError):
             os.write(self._writer, bytes([source, number]))
 
     def wait(self) -> int:
-        """Wait for the end and return the exit code."""
+        """Wait until the job ends, and return its exit code."""
         _, status = os.waitpid(self._pid, 0)
         code = processes.exit_code(status)
         if os.WIFSIGNALED(status):
@@ -61,15 +61,15 @@ class GuardedRun:
 
 
 def run(assignment: Assignment) -> int:
-    """Run a job on this machine to its end and return its exit code."""
+    """Run a job on this machine until it ends, and return its exit code."""
     return GuardedRun(assignment).wait()
 
 
 def _guard(guard: Guardian, mask: set[int]) -> None:
-    """Act as the guardian; never returns into the launcher's code."""
+    """Run as the guardian; never return to the launcher's code."""
     code = 1
     try:
-        os.setsid()  # the launcher forwards a Ctrl-C
+        os.setsid()  # The launcher forwards Ctrl-C.
         guard.listen()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = guard.run()

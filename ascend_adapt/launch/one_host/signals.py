@@ -1,7 +1,7 @@
-"""Which signals a job handles, and when a signal is a new request rather than a repetition.
+"""Signals that a job handles; distinguishes a new request from a repetition of an earlier one.
 
 A scheduler signals every process of a job at once, so one request reaches a guardian several times: directly, through
-the launcher or agent that it is a child of, and through the launcher on another host.
+its parent (the launcher or agent), and through the launcher on another host.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 
 END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Ask for the end of the job."""
+"""Signals that end the job."""
 PASSED = (signal.SIGUSR1, signal.SIGUSR2)
-"""Passed to the processes that handle them; the job continues."""
+"""Signals that are passed to the processes that handle them; the job continues."""
 HANDLED = (*END, *PASSED)
 TIME_TO_SAVE = (signal.SIGTERM, signal.SIGHUP)
-"""Signals after which the full ``--grace`` applies: nobody is waiting at a terminal."""
+"""Signals after which the full ``--grace`` period applies, because nobody is waiting at a terminal."""
 NOT_WAITED_FOR = signal.SIGKILL
-"""Sent to a guardian: end everything, with the default grace at most; the launcher is gone, or another host failed."""
+"""Signal that makes a guardian end the job, with at most the default grace: the launcher is gone, or a host failed."""
 
 _TYPED = (signal.SIGINT, signal.SIGQUIT)
 # srun forwards signals that slurmstepd has already sent to every process; systemd can send SIGHUP right after SIGTERM.
@@ -30,29 +30,29 @@ _TYPED_REPEAT_S = 0.2
 
 
 class Source(IntEnum):
-    """Process that informs a guardian of a signal."""
+    """The process that informs a guardian of a signal."""
 
     GUARDIAN = 0
     PARENT = 1
-    """The launcher, or the agent, of which the guardian is a child."""
+    """The guardian's parent: the launcher or the agent."""
     LAUNCHER = 2
     """The launcher of a job on several hosts."""
 
 
 class Requests:
-    """The requests that one process has received."""
+    """The requests (signals) that one process has received."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.stop: int | None = None
-        """The signal that asked for the end first."""
+        """The first signal that requested the end of the job."""
         self.skips_grace = False
-        """Whether a second request asks to skip the grace period."""
+        """Whether a second request skips the grace period."""
         self._now = now
         self._first: dict[Source, tuple[int, float]] = {}
         self._passed: dict[int, float] = {}
 
     def to_end(self, number: int, source: Source) -> None:
-        """Count a request to end. Only one that reaches the same process again, later, is a second request."""
+        """Count a request to end the job. A signal to the same process, some time later, is a second request."""
         earlier = self._first.get(source)
         if earlier is None:
             self._first[source] = (number, self._now())
@@ -62,7 +62,7 @@ class Requests:
             self.skips_grace = True
 
     def is_new(self, number: int) -> bool:
-        """Return whether a signal of ``PASSED`` is a new request, whoever received it."""
+        """Return whether a signal of ``PASSED`` is a new request, whichever process received it."""
         now = self._now()
         if now - self._passed.get(number, -_REPEAT_S) < _REPEAT_S:
             return False
@@ -71,22 +71,22 @@ class Requests:
 
     def _repeats(self, number: int, source: Source, first: int, since: float) -> bool:
         passed_s = self._now() - since
-        if number in _TYPED and source != Source.GUARDIAN:  # which has a session of its own, without a terminal
+        if number in _TYPED and source != Source.GUARDIAN:  # The guardian has a separate session without a terminal.
             return number == first and passed_s < _TYPED_REPEAT_S
         return passed_s < _REPEAT_S
 
 
 def outlive_passed() -> None:
-    """Ignore SIGUSR1 and SIGUSR2 until the job has begun: there is no process to pass them to."""
+    """Ignore SIGUSR1 and SIGUSR2 until the job has begun, because there is no process yet to pass them to."""
     for number in PASSED:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, lambda *_: None)
 
 
 def restore_defaults() -> None:
-    """Restore the default handling of signals that the parent process ignores, as a transport without a login does.
+    """Restore the default handling of signals that this process inherited as ignored, for example from a transport.
 
-    Ranks inherit ignored signals, and would not end before SIGKILL.
+    Ranks would inherit the ignored signals, and would not end before SIGKILL.
     """
     for number in HANDLED:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -94,7 +94,7 @@ def restore_defaults() -> None:
 
 
 def listen(others: Iterable[int] = ()) -> int:
-    """Return a descriptor from which the number of each signal can be read, one byte a signal.
+    """Return a descriptor from which the number of each received signal can be read, one byte per signal.
 
     A signal that is ignored when this process starts stays ignored.
     """
@@ -102,5 +102,5 @@ def listen(others: Iterable[int] = ()) -> int:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (*HANDLED, *others):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)  # the descriptor says which it was
+            signal.signal(number, lambda *_: None)  # The descriptor carries the number of the signal.
     return reader

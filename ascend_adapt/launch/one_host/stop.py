@@ -17,12 +17,12 @@ _LOOK_EVERY_S = 0.05
 
 
 def stop(folder: Path) -> str:
-    """End the job of a run directory, wait until it is gone, and return what was done.
+    """End the job of a run directory, wait until it has ended, and return its outcome in words.
 
     If each host has its own launcher, those of this host are ended; the others end when their collectives fail.
 
     Raises:
-        LaunchError: the folder is not a run directory, the job runs on another host, or it does not end.
+        LaunchError: the folder is not a run directory, its job runs on another host, or the job does not end.
     """
     run_dir = RunDirectory(folder)
     here = [found for one in run_dir.of_all_nodes() if one.job.exists() and (found := Job.read(one))[0].is_alive()]
@@ -38,7 +38,7 @@ def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
         return "had ended before this host was restarted"
     alive = [one for one in (job.launcher, job.guardian) if one.is_alive()]
     if not alive:
-        return f"had ended already, with exit code {written.get('exit_code', 'unknown')}"
+        return f"had already ended, with exit code {written.get('exit_code', 'unknown')}"
     alive[0].send(signal.SIGTERM)
     patience_s = 2 * GRACE_S + written.get("grace", GRACE_S)
     deadline = time.monotonic() + patience_s
@@ -46,7 +46,8 @@ def _stopped(folder: Path, job: Job, written: Mapping[str, Any]) -> str:
         if time.monotonic() > deadline:
             pids = ", ".join(str(one.pid) for one in alive if one.is_alive())
             raise LaunchError(
-                f"{folder}: pids {pids} still run after {patience_s:.0f} s — see what they wait for: ps -o pid,wchan"
+                f"{folder}: pids {pids} are still running after {patience_s:.0f} s — "
+                "see what they wait for: ps -o pid,wchan"
             )
         time.sleep(_LOOK_EVERY_S)
     return "ended"

@@ -12,13 +12,13 @@ from ascend_adapt.launch.one_host.processes import Identity
 
 GRACE_S = 10.0
 SAVING_GRACE_S = 600.0
-"""Grace period of a native run that saves checkpoints: at SIGTERM it finishes a step and writes a checkpoint."""
+"""Grace period in seconds of a native run that saves checkpoints: at SIGTERM it finishes a step and saves."""
 _KILL_WAIT_S = 10.0
 _LOOK_EVERY_S = 0.02
 
 
 def steps(first: int, grace: float = GRACE_S) -> list[tuple[float, int]]:
-    """Return which signal is due how many seconds after the start; SIGKILL is after ``grace``."""
+    """Return the signals and the times at which they are sent, in seconds; SIGKILL follows after ``grace``."""
     asked = [(0.0, signal.SIGTERM)]
     if first == signal.SIGINT:
         asked = [(0.0, signal.SIGINT), (grace * 3 / 4, signal.SIGTERM)]
@@ -26,9 +26,9 @@ def steps(first: int, grace: float = GRACE_S) -> list[tuple[float, int]]:
 
 
 class Termination:
-    """One teardown in progress; ``look()`` is called until it returns True.
+    """Termination in progress: call ``look()`` until it returns True.
 
-    New descendants get the signal that is due as soon as they are seen, so a process that keeps forking gains nothing.
+    New descendants get the current signal as soon as they are seen, so a process cannot survive by forking.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Termination:
         now: Callable[[], float] = time.monotonic,
         needs: Callable[[Identity, int, float], bool | None] = lambda *_: True,
     ) -> None:
-        """``needs`` returns whether a process needs a signal that long after the start; None: ask again."""
+        """Start; ``needs`` returns whether a process needs a signal at this time, or None to be asked again."""
         self._now, self._needs = now, needs
         self._began = now()
         self._steps = steps(first, grace)
@@ -46,11 +46,11 @@ class Termination:
         self.left: list[Identity] = []
 
     def skip_grace(self) -> None:
-        """Skip the grace period: send SIGKILL at the next look()."""
+        """Skip the grace period: send SIGKILL at the next call of look()."""
         self._steps = [(0.0, signal.SIGKILL)]
 
     def look(self) -> bool:
-        """Send the signals that are due; return whether no process is left, or nothing more can be done."""
+        """Send the signals that are due; return True if no process is left or nothing more can be done."""
         elapsed = self._now() - self._began
         due = [step for step, (after, _) in enumerate(self._steps) if after <= elapsed][-1]
         after, step = self._steps[due]
@@ -58,7 +58,7 @@ class Termination:
         for one in self.left:
             number = step
             if number == signal.SIGINT and one.ignores(number):
-                number = signal.SIGTERM  # processes that a shell starts with & ignore SIGINT
+                number = signal.SIGTERM  # Processes that a shell starts with & ignore SIGINT.
             if self._sent.get(one) == number:
                 continue
             needs = number == signal.SIGKILL or self._needs(one, number, elapsed - after)
@@ -68,13 +68,13 @@ class Termination:
             if needs:
                 one.send(number)
                 if number != signal.SIGKILL:
-                    one.send(signal.SIGCONT)  # a stopped process would not see it
+                    one.send(signal.SIGCONT)  # A stopped process would not receive the signal.
         # A process in uninterruptible sleep outlives even SIGKILL; waiting forever would hang this process too.
         return not self.left or elapsed > self._steps[-1][0] + _KILL_WAIT_S
 
 
 def end_descendants(first: int = signal.SIGTERM) -> list[Identity]:
-    """End all descendants and reap them; return those that nothing could end."""
+    """End and reap all descendants; return those that could not be ended."""
     ending = Termination(first)
     while not ending.look():
         time.sleep(_LOOK_EVERY_S)

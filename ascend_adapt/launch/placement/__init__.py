@@ -1,1 +1,1 @@
-"""Placement: which ranks run on which host and device, with which environment; plain data."""
+"""Placement: assigns ranks to hosts and devices, with their environment, as plain data."""

@@ -1,9 +1,9 @@
-"""Node rank of this host, when the same command is started on every host: from the command line or the scheduler.
+"""Node rank of this host when the same command is started on every host, from the command line or the scheduler.
 
 Sources of the names: SchedMD/slurm@3bf22c447ad1 doc/man/man1/srun.1 (output environment variables) and @00623bab4353
-src/common/env.c (the variables of a batch script); Volcano's guides to its env and pytorch plugins
+src/common/env.c (variables of a batch script); Volcano's guides to the env and pytorch plugins
 (volcano-sh/volcano docs/user-guide); torch.distributed.run, which reads each of its options from PET_<OPTION>.
-For ModelArts no documentation was available; the names are from scripts that run there.
+No documentation of ModelArts was available; its names come from scripts that run there.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.request import Request
 
 DEFAULT_PORT = 29500
-# Slurm's own steps (batch script, interactive shell of salloc, extern) have numbers from here on; srun counts from 0.
+# Slurm's special steps (batch script, shell of salloc, extern) have numbers from here on; srun counts from 0.
 _OWN_STEPS = 0xFFFFFFF0
-# Of Open MPI, of MPICH and Intel MPI, and of MVAPICH.
+# Variables of Open MPI, of MPICH and Intel MPI, and of MVAPICH.
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _ON_PURPOSE = "if only this copy starts a job, give --nnodes 1"
 
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One host of ``nodes``; ``source`` is where these values are from, ``nproc`` the ranks per host, if known."""
+    """This host's node rank among ``nodes``; ``source`` names the origin of the values."""
 
     nodes: int
     node: int
@@ -39,7 +39,7 @@ class ClusterNode:
 def of_this_host(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> ClusterNode | None:
     """Return this host's share of the job, or None if it is the only host.
 
-    ``own`` returns the names and addresses of this host; it is called for ``--node-ips`` only.
+    ``own`` returns the names and addresses of this host; it is only called for ``--node-ips``.
 
     Raises:
         LaunchError: options or variables are missing or contradict each other.
@@ -63,12 +63,12 @@ def of_this_host(request: Request, environ: Mapping[str, str], own: Callable[[],
 
 
 def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
-    """Refuse to start ranks if another launcher has started this command several times, once for each rank.
+    """Raise an error if another launcher has started this command several times, once for each rank.
 
     Each copy would start the full job on the same devices.
 
     Raises:
-        LaunchError: it has, and the command line does not state that this is intended.
+        LaunchError: another launcher has started copies, and the command line does not state that this is intended.
     """
     says_so_itself = request.nodes is not None or request.node is not None or request.node_ips
     if says_so_itself and request.hostfile is None:
@@ -80,9 +80,9 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
                 f"SLURM_STEP_NUM_TASKS={tasks}: srun starts ascend-run {tasks} times on {nodes} "
                 f"{'nodes' if nodes > 1 else 'node'}, expected "
                 + (
-                    "once, the hostfile has the rest — run it in the batch script itself"
+                    "once, it reaches the other hosts of the hostfile itself — run it in the batch script"
                     if request.hostfile is not None
-                    else f"once on each — srun --ntasks-per-node=1, ascend-run starts the ranks; {_ON_PURPOSE}"
+                    else f"once per node — use srun --ntasks-per-node=1, ascend-run starts the ranks; {_ON_PURPOSE}"
                 )
             )
         if tasks > 1:
@@ -105,7 +105,7 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
 
 
 def overlooked(environ: Mapping[str, str]) -> str:
-    """Return a warning if RANK and WORLD_SIZE are set but may count hosts or ranks; an empty string if not."""
+    """Return a warning if RANK and WORLD_SIZE are set and might count either hosts or ranks, else an empty string."""
     ranks = _number(environ.get("WORLD_SIZE", "")) or 1
     if ranks < 2 or "RANK" not in environ or "LOCAL_RANK" in environ:
         return ""
@@ -116,15 +116,15 @@ def overlooked(environ: Mapping[str, str]) -> str:
 
 
 def _is_below_a_rank(environ: Mapping[str, str]) -> bool:
-    """Return whether one of our ranks, and not its launcher, has started this process."""
+    """Return whether a rank of ascend-run, and not its launcher, has started this process."""
     rank_pid = environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
     return bool(rank_pid) and rank_pid != str(os.getpid())
 
 
 def _step(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return nodes and tasks of the srun step that this process is in, or None.
+    """Return the number of nodes and tasks of the srun step in which this process runs, or None.
 
-    A batch script itself has no SLURM_STEP_*, only SLURM_NTASKS; a shell of salloc is one of Slurm's own steps.
+    A batch script has no SLURM_STEP_* variables, only SLURM_NTASKS; a shell of salloc is one of Slurm's special steps.
     """
     number = _number(environ.get("SLURM_STEP_ID", ""))
     nodes = _number(environ.get("SLURM_STEP_NUM_NODES", ""))
@@ -157,19 +157,19 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
 
 
 def _slurm(environ: Mapping[str, str]) -> ClusterNode | None:
-    """Return this node under srun, which starts one copy per node; the batch script itself runs on one node only."""
+    """Return this node of an srun step, which starts one copy per node; a batch script runs on one node only."""
     step, listed = _step(environ), environ.get("SLURM_STEP_NODELIST", "")
     if step is None or step[0] < 2 or not listed:
         return None
     nodes = step[0]
     job = _number(environ.get("SLURM_JOB_ID", "")) or 0
-    # Two jobs may share a node. Linux's ephemeral ports begin at 32768.
+    # The port depends on the job, because two jobs may share a node. Linux's ephemeral ports begin at 32768.
     port = 16000 + job % 16000
     return ClusterNode(nodes, _needed(environ, "SLURM_NODEID"), first_of_nodelist(listed), port, "Slurm")
 
 
 def first_of_nodelist(text: str) -> str:
-    """Return the first host of Slurm's ``rack[1-2]n[03-05,7],login``: rack1n03."""
+    """Return the first host of a Slurm node list: ``rack1n03`` for ``rack[1-2]n[03-05,7],login``."""
     first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", text)
     if first is None:
         raise LaunchError(f"SLURM_STEP_NODELIST={text!r}: lists no host — give --nnodes, --node-rank and --master-addr")
@@ -186,7 +186,10 @@ def _modelarts(environ: Mapping[str, str]) -> ClusterNode | None:
 
 
 def _volcano(environ: Mapping[str, str]) -> ClusterNode | None:
-    """RANK and WORLD_SIZE of its pytorch plugin count pods; without the env plugin's index their meaning is unknown."""
+    """Return this node from Volcano's variables, if the env plugin's index is set.
+
+    Only then is it known that RANK and WORLD_SIZE of the pytorch plugin count pods.
+    """
     if "VC_TASK_INDEX" not in environ or "LOCAL_RANK" in environ or not environ.get("MASTER_ADDR"):
         return None
     nodes = _number(environ.get("WORLD_SIZE", ""))

@@ -28,15 +28,15 @@ STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 _FORWARDED = ("LD_LIBRARY_PATH", "PATH")
 _FORWARDED_PREFIXES = ("ASCEND_", "HCCL_", "NCCL_", "OMP_", "PYTHON")
 OF_ONE_PROCESS = ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD", "ASCEND_ADAPT_CUDA_CODE_PRINTED")
-"""Inherited if a rank, or another adapted process, has started this launcher; removed for the job that it starts."""
+"""Variables inherited if an adapted process (such as a rank) started this launcher; the job does not inherit them."""
 OF_ANOTHER_JOB = (*OF_ONE_PROCESS, "ASCEND_ADAPT_JOB", "ASCEND_ADAPT_RUN_DIR")
-"""Variables that belong to the process or job around this launcher."""
+"""Variables that belong to the process or job in which this launcher runs."""
 
 
 def of_patches(request: Request, device: str, targets: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that make every Python process of the job adapt itself.
 
-    ``targets`` are the top-level modules that patches are for.
+    ``targets`` are the top-level modules that have patches.
     """
 
     def joined(name: str, words: tuple[str, ...]) -> dict[str, str]:
@@ -59,7 +59,7 @@ def of_patches(request: Request, device: str, targets: Iterable[str], environ: M
 
 
 def of_recording(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ``--record``, which works with or without patches."""
+    """Return the variables for ``--record``, which works with or without patches."""
     if request.record is None:
         return {}
     chosen = {watch.STEPS: request.record_steps, watch.RANKS: request.record_ranks, watch.INPUTS: request.record_inputs}
@@ -79,7 +79,7 @@ def _repeatable(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def python_path(users: str) -> str:
-    """Return PYTHONPATH with the bootstrap first and no empty element, which would mean the current folder."""
+    """Return PYTHONPATH with the bootstrap first, and without empty elements, which would mean the current folder."""
     return os.pathsep.join([BOOTSTRAP, *(entry for entry in users.split(os.pathsep) if entry not in ("", BOOTSTRAP))])
 
 
@@ -92,7 +92,7 @@ def of_emulation(emulation: Emulation, environ: Mapping[str, str]) -> dict[str, 
 
 
 def visible_npus(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the visible NPUs, taken from CUDA_VISIBLE_DEVICES if the user has set only that."""
+    """Return the visible NPUs; they are taken from CUDA_VISIBLE_DEVICES if the user has set only that variable."""
     if "ASCEND_RT_VISIBLE_DEVICES" in environ or "CUDA_VISIBLE_DEVICES" not in environ:
         return {}
     return {"ASCEND_RT_VISIBLE_DEVICES": environ["CUDA_VISIBLE_DEVICES"]}
@@ -101,23 +101,22 @@ def visible_npus(environ: Mapping[str, str]) -> dict[str, str]:
 def of_device(
     device: str, run_dir: str, hccl_base_port: int | None, environ: Mapping[str, str], nodes: int = 1
 ) -> dict[str, str]:
-    """Return the defaults for one kind of device on ``nodes`` hosts, without those that the user has set.
+    """Return the default variables for one kind of device on ``nodes`` hosts, without those that the user has set.
 
-    A job for the CPU sees no GPU, whatever is set: accelerate, for example, uses any GPU that it sees.
+    GPUs are hidden from a CPU job even if the user has set variables, because accelerate uses any visible GPU.
 
-    ``hccl_base_port`` is None if each host has its own.
+    ``hccl_base_port`` is None if each host chooses its base port.
 
-    Source: the Ascend documentation's environment variables, as cited in our design notes; not tested on an NPU.
+    The values come from the Ascend documentation's list of environment variables; they were not tested on an NPU.
     """
     if device != "npu":
         return {**_without_cann(environ), **(_without_gpus(environ) if device == "cpu" else {})}
     defaults = {
-        # 120 s is what HCCL waits; loading a large checkpoint on one rank takes longer. 7200 s is the maximum that it
-        # accepts.
+        # HCCL waits 120 s by default, but loading a large checkpoint on one rank takes longer. Its maximum is 7200 s.
         "HCCL_CONNECT_TIMEOUT": str(min(1200 + 10 * (nodes - 1), 7200)),
         "HCCL_WHITELIST_DISABLE": "1",
         "ASCEND_PROCESS_LOG_PATH": os.path.join(run_dir, "npu-logs"),
-        # Megatron asserts it on every device.
+        # Megatron asserts this value on every device.
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }
     if hccl_base_port is not None:
@@ -127,7 +126,7 @@ def of_device(
 
 
 def _without_cann(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that stops `import torch` from loading torch_npu, if it would raise without CANN."""
+    """Return the variable that stops `import torch` from loading torch_npu, if that import would fail without CANN."""
     name = "TORCH_DEVICE_BACKEND_AUTOLOAD"
     if name in environ or environ.get("ASCEND_HOME_PATH") or probe.find_root("torch_npu") is None:
         return {}
@@ -142,7 +141,7 @@ def check_exported(environ: Mapping[str, str], export: Sequence[str]) -> None:
     """Check that the variables of ``--export`` are set.
 
     Raises:
-        LaunchError: some are not.
+        LaunchError: some variables are not set.
     """
     if missing := [name for name in export if name not in environ]:
         raise LaunchError(f"--export {', '.join(missing)}: not set here, expected variables to forward — set them")
@@ -152,7 +151,7 @@ def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, st
     """Return the launcher's variables that are forwarded to other hosts.
 
     Raises:
-        LaunchError: a variable of --export is not set.
+        LaunchError: a variable named by --export is not set.
     """
     check_exported(environ, export)
     return {
@@ -163,7 +162,7 @@ def forwarded(environ: Mapping[str, str], export: Sequence[str]) -> dict[str, st
 
 
 def of_deepspeed_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return what ``.deepspeed_env`` sets, in the home and then in ``folder``, as DeepSpeed's launcher reads it.
+    """Return the variables that ``.deepspeed_env`` sets; DeepSpeed's launcher reads it in the home, then in ``folder``.
 
     Raises:
         LaunchError: a line is not of the form NAME=value.
@@ -184,9 +183,9 @@ def of_deepspeed_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]
 
 
 def of_host(device: str, towards: str, hccl_base_port: int, nproc: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the defaults of one of several hosts, detected there; ``towards`` is another of these hosts.
+    """Return the defaults of one of several hosts, as detected on it; ``towards`` is another one of these hosts.
 
-    Libraries that choose an interface themselves often choose the container runtime's bridge, or loopback.
+    Libraries that choose a network interface themselves often choose the container runtime's bridge, or loopback.
     """
     defaults = {"OMP_NUM_THREADS": str(threads_per_rank(nproc))}
     address = network.address_towards(towards)
@@ -206,7 +205,7 @@ def warnings(device: str, environ: Mapping[str, str], nodes: int) -> list[str]:
     """Return warnings about the user's own variables.
 
     Raises:
-        LaunchError: the job would fail with them.
+        LaunchError: the job would fail with these variables.
     """
     if device == "npu" and all(environ.get(name) for name in ALLOCATOR_SETTINGS):
         raise LaunchError(

@@ -1,4 +1,4 @@
-"""DeepSpeed's hostfile, and its include and exclude filters: which slots of which hosts a job uses, as plain data."""
+"""Reads DeepSpeed's hostfile, and applies include and exclude filters, which select the hosts and slots of a job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascend_adapt.errors import LaunchError
 
-# A name that begins with a dash would be an option of ssh; `,`, `[`, `^` and `/` have a special meaning for pdsh.
+# ssh would read a name that begins with a dash as an option; `,`, `[`, `^` and `/` have a special meaning for pdsh.
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*"
 _LINE = re.compile(rf"(?P<address>(?:{_NAME}@)?{_NAME})\s+(?P<word>slots?)=(?P<slots>[0-9]+)")
 _MOST_SLOTS = 4096
@@ -19,9 +19,9 @@ _EXPECTED = f"expected `name slots=N` with N from 1 to {_MOST_SLOTS}"
 
 @dataclass(frozen=True)
 class Host:
-    """One host: its ``address`` for ssh (``name`` or ``user@name``), and the numbers of its slots.
+    """One host: its ``address`` for ssh (``name`` or ``user@name``) and its slot numbers.
 
-    ``narrowed`` is true if a filter chose some of its slots.
+    ``narrowed`` is true if a filter selected some of the slots.
     """
 
     address: str
@@ -30,15 +30,15 @@ class Host:
 
     @property
     def name(self) -> str:
-        """The name by which other hosts reach it."""
+        """The name by which other hosts reach this host."""
         return self.address.rpartition("@")[2]
 
 
 def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
-    """Return the hosts of a hostfile, in its order.
+    """Return the hosts of a hostfile, in the order of its lines.
 
     Raises:
-        LaunchError: it cannot be read, is empty, or has a malformed or duplicate line.
+        LaunchError: the file cannot be read, is empty, or has a malformed or duplicate line.
     """
     try:
         with path.open(encoding="utf-8-sig") as stream:
@@ -55,7 +55,7 @@ def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
 
 
 def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]:
-    """Return the hosts in a hostfile's text; ``name`` is its name in errors."""
+    """Return the hosts in a hostfile's text; ``name`` is the name of the hostfile in errors."""
     hosts: dict[str, Host] = {}
     warned = False
     for number, line in enumerate(text.splitlines(), 1):
@@ -64,7 +64,7 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
             continue
         found = _LINE.fullmatch(words)
         where = f"hostfile {name}: line {number} is {line.strip()!r}"
-        # Digits are counted first: int() rejects very long numbers.
+        # Count digits first, because int() rejects very long numbers.
         if found is None or len(found["slots"]) > 9 or not 1 <= int(found["slots"]) <= _MOST_SLOTS:
             raise LaunchError(f"{where}, {_EXPECTED} — correct it")
         if found["word"] == "slot" and not warned:
@@ -80,10 +80,10 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
 
 
 def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> tuple[Host, ...]:
-    """Return what DeepSpeed's filters (``host:0,2@host2``) leave of ``hosts``, in their order.
+    """Return the ``hosts`` and slots that DeepSpeed's filters (``host:0,2@host2``) select, in the same order.
 
     Raises:
-        LaunchError: both are given, a filter is malformed or names unknown hosts or slots, or no slot is left.
+        LaunchError: both filters are given, a filter is malformed or names unknown hosts or slots, or no slot is left.
     """
     if include and exclude:
         raise LaunchError("--include and --exclude: both are given, expected one — leave one of them out")
@@ -124,7 +124,7 @@ def _read_filter(option: str, text: str, hosts: Sequence[Host]) -> dict[str, set
 
 
 def _parts(text: str, known: Iterable[str]) -> list[str]:
-    """Split at ``@``, but not inside a ``user@host`` of the hostfile."""
+    """Split a filter at each ``@`` that does not belong to a ``user@host`` of the hostfile."""
     parts: list[str] = []
     for word in text.split("@"):
         if parts and f"{parts[-1]}@{word.partition(':')[0]}" in known:

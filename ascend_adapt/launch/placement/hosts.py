@@ -1,4 +1,4 @@
-"""The hosts that a job runs on: those of a hostfile, or this one."""
+"""The hosts on which a job runs: the hosts of a hostfile, or this host."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from ascend_adapt.launch.request import Request
 
 
 def chosen(request: Request, devices_found: int, warn: Callable[[str], None]) -> tuple[Host, ...] | None:
-    """Return the requested hosts and slots, or None for all of this host.
+    """Return the requested hosts and slots, or None for all slots of this host.
 
-    Without a hostfile the filters choose among this host's devices, under the name localhost.
+    Without a hostfile, the filters select devices of this host, which is named localhost.
 
     Raises:
         LaunchError: the hostfile or a filter is invalid.
     """
     if request.hostfile is not None:
         if request.node is not None or request.node_ips:
-            raise LaunchError("--hostfile with --node-rank or --node-ips: the hostfile gives both — leave them out")
+            raise LaunchError(
+                "--hostfile with --node-rank or --node-ips: the hostfile determines both — remove these options"
+            )
         hosts = hostfile.read(Path(request.hostfile), warn)
     elif request.include or request.exclude:
         hosts = (Host(LOCALHOST, tuple(range(devices_found))),)
@@ -48,10 +50,10 @@ def _first_slots(host: Host, count: int) -> Host:
 
 
 def as_local(host: Host, device: str, devices_found: int) -> Host:
-    """Return the job's only host, which is this one.
+    """Return this host as the only host of the job.
 
     Raises:
-        LaunchError: it has fewer devices than the host has slots.
+        LaunchError: this host has fewer devices than its hostfile entry has slots.
     """
     if device != "cpu" and max(host.slots) >= devices_found:
         raise LaunchError(
@@ -62,5 +64,5 @@ def as_local(host: Host, device: str, devices_found: int) -> Host:
 
 
 def are_several(hosts: Sequence[Host]) -> bool:
-    """Return whether a job on these hosts needs agents: there is more than one, or the only one is not this host."""
+    """Return whether a job on these hosts needs agents: there are several hosts, or the only host is not this host."""
     return len(hosts) > 1 or any(not network.is_here(host.address) for host in hosts)

@@ -1,4 +1,4 @@
-"""Names and addresses of this host, and the interface by which it reaches another host."""
+"""Names and addresses of this host, and the network interface through which it reaches another host."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _DISCARD_PORT = 9
 
 
 def own_names() -> set[str]:
-    """Return the names of this host that need no resolver."""
+    """Return the names of this host that are known without a resolver."""
     return {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.gethostname().partition(".")[0]}
 
 
 def is_own_name(address: str) -> bool:
-    """Return whether an address is one of this host's own names, without the resolver."""
+    """Return whether an address is one of this host's names, without using the resolver."""
     return address.rpartition("@")[2] in own_names()
 
 
 def is_here(address: str) -> bool:
-    """Return whether ``name`` or ``user@name`` is this user on this host; an unknown name is not."""
+    """Return whether ``name`` or ``user@name`` refers to this user on this host; False for an unknown name."""
     user, _, name = address.rpartition("@")
     if user and user != getpass.getuser():
         return False
@@ -36,10 +36,10 @@ def addresses() -> set[str]:
 
 
 def address_towards(name: str) -> str | None:
-    """Return the IPv4 address of this host that ``name`` would see, or None; loopback does not count."""
+    """Return the IPv4 address under which host ``name`` sees this host, or None; loopback does not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((name, _DISCARD_PORT))  # asks the routing table, sends nothing
+            probe.connect((name, _DISCARD_PORT))  # connect() on UDP consults the routing table and sends nothing.
             address = str(probe.getsockname()[0])
         except OSError:
             return None

@@ -22,8 +22,9 @@ _SECRET = re.compile(
 )
 
 
-class RankCommand(NamedTuple):  # creating a frozen dataclass takes four times as long, and there may be 80,000
-    """One process: its host, environment and arguments; ``rank`` is None for a command that is started once."""
+class RankCommand(NamedTuple):
+    # Not frozen: creating frozen instances takes four times as long, and a plan may have 80,000.
+    """One process of a plan: host, environment and arguments; ``rank`` is None for a command that is started once."""
 
     host: str
     rank: int | None
@@ -35,7 +36,7 @@ class RankCommand(NamedTuple):  # creating a frozen dataclass takes four times a
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a job; the ranks that a command starts are unknown, so it has no world size and no address."""
+    """All processes of a job; a command's plan has no world size and no address, because its ranks are unknown."""
 
     world_size: int | None
     master_addr: str | None
@@ -43,19 +44,19 @@ class Plan:
     ranks: tuple[RankCommand, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as plain data, with values that look secret hidden."""
+        """Return the plan as plain data, with secret-looking values hidden."""
         ranks = [{**rank._asdict(), "env": without_secrets(rank.env)} for rank in self.ranks]
         return {**vars(self), "ranks": ranks}
 
     def by_host(self) -> dict[str, Plan]:
-        """Return each host's part of the plan."""
+        """Return the part of the plan that each host runs."""
         parts: dict[str, list[RankCommand]] = {}
         for rank in self.ranks:
             parts.setdefault(rank.host, []).append(rank)
         return {host: replace(self, ranks=tuple(ranks)) for host, ranks in parts.items()}
 
     def on_top_of(self, forwarded: Mapping[str, str]) -> Plan:
-        """Return the plan with the variables that the launcher forwards, as the hosts combine them."""
+        """Return the plan combined with the variables that the launcher forwards, as each host combines them."""
         ranks = (rank._replace(env={**forwarded, **rank.env}) for rank in self.ranks)
         return replace(self, ranks=tuple(ranks))
 
@@ -65,19 +66,19 @@ class Plan:
         return replace(self, master_port=port, ranks=tuple(ranks))
 
     def also_set(self, env: Mapping[str, str]) -> Plan:
-        """Return the plan with more variables for every process."""
+        """Return the plan with additional variables for every process."""
         return replace(self, ranks=tuple(rank._replace(env={**rank.env, **env}) for rank in self.ranks))
 
 
 def without_secrets(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables; values are hidden if the name looks secret."""
+    """Return the variables, with the value hidden if the name looks secret."""
     return {name: "***" if _SECRET.search(name) else value for name, value in env.items()}
 
 
 def of_command(request: Request, *, device: str, env: Mapping[str, str]) -> Plan:
-    """Return the plan of a command, or of a script that is a launcher itself: one process that is not a rank.
+    """Return the plan of a command, or of a script that is a launcher: one process that is not a rank.
 
-    RANK and similar variables keep the user's values.
+    RANK and similar variables keep the values that the user has set.
     """
     argv = (request.target, *request.arguments)
     if request.form == "script":
@@ -89,7 +90,7 @@ def local_host(request: Request, device: str, devices_found: int, share: Cluster
     """Return this host with one slot per rank.
 
     Raises:
-        LaunchError: no device, or more ranks than devices.
+        LaunchError: this host has no such device, or fewer devices than ranks.
     """
     if device != "cpu" and not devices_found and request.nproc is None:
         raise LaunchError(
@@ -121,24 +122,25 @@ def of_ranks(
     free_port: int,
     share: ClusterNode | None = None,
 ) -> Plan:
-    """Return the plan of one rank per slot of every host, numbered in their order.
+    """Return a plan with one rank per slot, numbered in the order of hosts and slots.
 
     Args:
         request: the parsed command line.
-        device: the kind of device the ranks run on.
-        hosts: the hosts and their slots; only this one with ``share``.
-        env: what is set for every rank.
-        environ: the launcher's environment; what it has set is never overridden.
-        free_port: the port to use if none is asked for.
-        share: which of several hosts this one is, if each has its own launcher.
+        device: the kind of device on which the ranks run.
+        hosts: the hosts and their slots; with ``share``, only this host.
+        env: variables to set for every rank.
+        environ: the launcher's environment; variables that it sets are never overridden.
+        free_port: the rendezvous port if the request names none.
+        share: this host's place among several hosts, if each host has its own launcher.
 
     Raises:
-        LaunchError: a host that the others cannot reach, or a slot that the visible devices do not have.
+        LaunchError: other hosts cannot reach a host by its name, or a slot has no visible device.
     """
     several = len(hosts) > 1
     if several and any(host.name in (LOCALHOST, "127.0.0.1", "::1") for host in hosts):
         raise LaunchError(
-            f"{LOCALHOST} together with {len(hosts) - 1} other hosts: they cannot use that name — use this host's own"
+            f"{LOCALHOST} together with {len(hosts) - 1} other hosts: they cannot reach this host by that name "
+            "— use its host name"
         )
     nproc = len(hosts[0].slots)
     if share is not None:
@@ -152,7 +154,7 @@ def of_ranks(
         "WORLD_SIZE": str(world_size),
         "MASTER_ADDR": master_addr,
         "MASTER_PORT": str(master_port),
-        # Rank 0 serves the store itself: a setting of an outer torchrun must not reach it.
+        # Rank 0 serves the rendezvous store itself, so a setting of an outer torchrun must not reach it.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_MAX_RESTARTS": str(request.max_restarts),
     }
@@ -185,7 +187,7 @@ def of_ranks(
 
 
 def _narrowed(host: Host, device: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the visible devices of a host after a filter; slots count the visible devices."""
+    """Return the visible devices of a host that its slots select; slot numbers index the launcher's visible devices."""
     if not host.narrowed or device not in VISIBLE_DEVICES:
         return {}
     name = VISIBLE_DEVICES[device]
@@ -202,7 +204,7 @@ def _narrowed(host: Host, device: str, environ: Mapping[str, str]) -> dict[str, 
 
 
 def _threads(nproc: int, several: bool, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the threads of each rank of this host; other hosts count their own."""
+    """Return the number of threads per rank on this host; other hosts count their cores themselves."""
     if several or "OMP_NUM_THREADS" in environ:
         return {}
     return {"OMP_NUM_THREADS": str(threads_per_rank(nproc))}

@@ -1,4 +1,4 @@
-"""Ports reserved for one job on this host while it runs; the kernel releases them."""
+"""Ports that one job reserves on this host while it runs; the kernel releases them at the latest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import TracebackType
 
 from ascend_adapt.errors import LaunchError
 
-# Above Linux's ephemeral ports (32768 to 60999). HCCL takes the 16 ports from its base on, one per device.
+# Above Linux's ephemeral ports (32768 to 60999). HCCL uses 16 consecutive ports from its base port, one per device.
 _HCCL_BASES = range(61000, 65000, 16)
 
 
@@ -16,13 +16,13 @@ class Ports:
 
     def __init__(self) -> None:
         self._hccl_lock, self.hccl_base = _lock_range()
-        # Bound and not listening: no other program is given the port, and rank 0, which sets SO_REUSEADDR as torch's
-        # store does, can still listen on it.
+        # The socket is bound but does not listen: no other program gets the port, but rank 0 can still listen on it,
+        # because torch's store sets SO_REUSEADDR.
         self._rendezvous = _bound(0)
         self.rendezvous = int(self._rendezvous.getsockname()[1])
 
     def close(self) -> None:
-        """Release both."""
+        """Release the port and the range."""
         self._rendezvous.close()
         self._hccl_lock.close()
 
@@ -34,7 +34,7 @@ class Ports:
 
 
 def is_free(port: int) -> bool:
-    """Return whether rank 0 could listen on this port of this host now."""
+    """Return whether rank 0 could listen on this port of this host."""
     try:
         _bound(port).close()
     except OSError:
@@ -55,7 +55,7 @@ def _bound(port: int) -> socket.socket:
 
 def _lock_range() -> tuple[socket.socket, int]:
     for base in _HCCL_BASES:
-        # An abstract name: like the ports it belongs to the network namespace, and it needs no file to clean up.
+        # An abstract socket name belongs to the network namespace, like the ports, and leaves no file to clean up.
         lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             lock.bind(f"\0ascend_adapt hccl {base}")
@@ -67,5 +67,5 @@ def _lock_range() -> tuple[socket.socket, int]:
         return lock, base
     raise LaunchError(
         f"HCCL ports {_HCCL_BASES.start} to {_HCCL_BASES.stop}: no block of {_HCCL_BASES.step} is free — "
-        "set HCCL_IF_BASE_PORT, or end a job"
+        "set HCCL_IF_BASE_PORT, or end another job"
     )

@@ -1,1 +1,1 @@
-"""How the launcher reaches agents on other hosts."""
+"""Transports: ways for the launcher to reach agents on other hosts."""

@@ -1,7 +1,7 @@
-"""Which transport reaches the hosts of a job: ssh, unless another one is asked for.
+"""Chooses the transport to the hosts of a job: ssh, unless the user requests another transport.
 
-Transports are found by the entry points of the group ``ascend_adapt.transports``, the built-in ones too: each names a
-subclass of ``ascend_adapt.launch.transport.transport.Transport``.
+Transports, including built-in ones, are entry points of the group ``ascend_adapt.transports``. Each entry point names
+a subclass of ``ascend_adapt.launch.transport.transport.Transport``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def check_name(launcher: str) -> None:
 def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: bool = True) -> Transport:
     """Return the transport to the hosts of a job.
 
-    ``look_up``: resolve names to find this host among them; otherwise only its own names are compared.
+    ``look_up``: resolve host names to recognize this host; otherwise, compare only its known names.
 
     Raises:
-        SettingsError: no transport has this name, or it cannot be imported.
-        LaunchError: it cannot be used here, or other hosts may not be reached.
+        SettingsError: no transport has this name, or the transport cannot be imported.
+        LaunchError: the transport cannot be used here, or ``local`` was requested for a job on other hosts.
     """
     check_name(launcher)
     others = [one for one in addresses if not (network.is_here(one) if look_up else network.is_own_name(one))]

@@ -20,7 +20,7 @@ _END_S = 5.0
 class Connection:
     """Connection to the agent on one host.
 
-    ``hello`` and ``ended`` are the agent's messages; ``lost`` is the reason if the connection is lost.
+    ``hello`` and ``ended`` are messages of the agent; ``lost`` is the reason if the connection is lost.
     """
 
     def __init__(self, address: str, source: int, sink: int, process: subprocess.Popen[bytes] | None) -> None:
@@ -54,16 +54,16 @@ class Connection:
         return bool(self.lost and self.ended is None) or bool(result.get("code") or result.get("error"))
 
     def order(self, data: Mapping[str, Any]) -> None:
-        """Send the order: what to run there."""
+        """Send the order, which describes the processes to run on the host."""
         self._ordered_ns = time.time_ns()
         self._sender.send(json_frame(Kind.ORDER, data))
 
     def signal(self, number: int) -> None:
-        """Send a signal to its guardian."""
+        """Send a signal to the host's guardian."""
         self._sender.send(frame(Kind.SIGNAL, bytes([number])))
 
     def say(self, kind: Kind) -> None:
-        """Send a heartbeat, and bytes that an earlier call could not write."""
+        """Send a heartbeat, and any bytes that an earlier call could not write."""
         self._sender.send(frame(kind) if not self.is_over else b"")
 
     def flush(self) -> None:
@@ -71,7 +71,7 @@ class Connection:
         self._sender.send()
 
     def read(self, console: Console) -> list[Mapping[str, Any]]:
-        """Read all frames that have arrived, show the output of its ranks, and return their status files."""
+        """Read all frames that have arrived; print the output of the host's ranks, and return their status files."""
         try:
             data = os.read(self.source, _AT_ONCE)
         except OSError:
@@ -90,7 +90,7 @@ class Connection:
                 self._receive(kind, payload, console, statuses)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             self.is_closed = True
-            why = f"it sent a message that cannot be read ({type_and_message(error)})"
+            why = f"received a message that cannot be read ({type_and_message(error)})"
             self.lost = self.lost or why
         return statuses
 
@@ -102,7 +102,7 @@ class Connection:
         elif kind is Kind.BEGAN:
             self.has_begun = True
             now = time.time_ns()
-            # Its clock at the middle of the round trip; the error is at most half a round trip.
+            # The agent's clock in the middle of the round trip; the error is at most half a round trip.
             self.ahead_ns = json_object(payload)["time_ns"] - (self._ordered_ns + now) // 2
         elif kind is Kind.STATUS:
             statuses.append(json_object(payload))
@@ -111,18 +111,18 @@ class Connection:
 
     @property
     def noise(self) -> str:
-        """Output of a login shell that came instead of an agent's hello."""
+        """Output of a login shell that arrived instead of an agent's hello message."""
         return self._decoder.noise.decode(errors="replace").strip()
 
     def failure(self) -> Failure | None:
-        """Return the failure it reported, at the launcher's time."""
+        """Return the failure that the agent reported, with its time converted to the launcher's clock."""
         failure = (self.ended or {}).get("failure")
         if failure is None:
             return None
         return Failure(**{**failure, "time_ns": failure["time_ns"] - self.ahead_ns, "host": self.name})
 
     def close(self) -> None:
-        """End the connection; an agent that is still there ends its part of the job."""
+        """Close the connection; an agent that is still running ends its part of the job."""
         for descriptor in {self.source, self._sink}:
             try:
                 os.close(descriptor)
@@ -131,7 +131,7 @@ class Connection:
         if self.process is None:
             return
         if self.lost or self.ended is None:
-            self.process.kill()  # an ssh that is still looking for its host, or has lost it
+            self.process.kill()  # ssh may still be trying to reach its host, or may have lost it.
         try:
             self.process.wait(_END_S)
         except subprocess.TimeoutExpired:

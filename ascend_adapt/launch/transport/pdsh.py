@@ -1,4 +1,4 @@
-"""pdsh transport: one pdsh starts the agents on all other hosts; they connect back, as pdsh forwards no input."""
+"""pdsh transport: one pdsh starts the agents on all other hosts; they connect back, because pdsh forwards no input."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from ascend_adapt.launch.transport.ssh import SshTransport
 from ascend_adapt.launch.transport.transport import Transport
 
 _TOKEN_WAIT_S = 20.0
-# A foreign client that connects must not end the listening.
+# A foreign client that connects must not stop the listener.
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED}
 _PAUSE_S = 0.1
 
 
 class PdshTransport(Transport):
-    """One pdsh for all other hosts; the agent on this host is a child."""
+    """Reaches all other hosts with one pdsh; the agent on this host is a child process."""
 
     programs = ("pdsh", "openssl")
 
     @classmethod
     def why_unusable(cls, addresses: Sequence[str]) -> str:
-        """Return why pdsh cannot reach these hosts: it takes the text before a colon for a module's name."""
+        """Return why pdsh cannot reach these hosts; for example, it reads the text before a colon as a module name."""
         if colon := [address for address in addresses if ":" in address]:
-            return f"{colon[0]} has a colon, pdsh takes names and IPv4 — use --launcher ssh"
+            return f"{colon[0]} contains a colon, pdsh accepts names and IPv4 addresses — use --launcher ssh"
         return super().why_unusable(addresses)
 
     def __init__(self, port: int | None) -> None:
@@ -85,10 +85,10 @@ class PdshTransport(Transport):
         options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={ssh_command.CONNECT_S}"]
         options += ["-p", str(self._port)] if self._port else []
         environ = dict(os.environ)
-        # pdsh's own variables choose what it uses; DeepSpeed's launcher means ssh as well.
+        # pdsh's variables choose its remote command; like DeepSpeed's launcher, use ssh.
         environ.setdefault("PDSH_RCMD_TYPE", "ssh")
         environ["PDSH_SSH_ARGS_APPEND"] = " ".join([environ.get("PDSH_SSH_ARGS_APPEND", ""), *options]).strip()
-        # Each line names its host, none may wait for another's end (-f), and a signal must not prompt (-b).
+        # Each output line names its host, no host may wait until another ends (-f), and a signal must not prompt (-b).
         command = [
             *ssh_command.OUTLIVES_SIGNALS,
             "pdsh",
@@ -117,7 +117,7 @@ class PdshTransport(Transport):
         threading.Thread(target=self._give_up, args=(hearing, self._waiting), daemon=True).start()
 
     def _hear(self, stream: IO[bytes]) -> None:
-        """Extract the tokens from the output of pdsh, and print the rest."""
+        """Extract the tokens from pdsh's output, and print the rest."""
         with stream:
             for line in stream:
                 self._take(line.decode(errors="replace").rstrip())
@@ -140,7 +140,7 @@ class PdshTransport(Transport):
             waiting.close()
 
     def _give_up(self, hearing: Sequence[threading.Thread], never_called: dict[str, socket.socket]) -> None:
-        """Give up the hosts that have not called back when pdsh ends, for example because it could not start."""
+        """Mark the hosts that have not called back when pdsh ends as lost; for example, pdsh may not have started."""
         for thread in hearing:
             thread.join()
         with self._changed:
@@ -154,13 +154,13 @@ class PdshTransport(Transport):
                 connection, _ = listener.accept()
             except OSError as error:
                 if error.errno not in _PASSING:
-                    return  # closed
+                    return  # The listener is closed.
                 time.sleep(_PAUSE_S)
                 continue
             threading.Thread(target=self._receive, args=(connection, context, listener), daemon=True).start()
 
     def _receive(self, connection: socket.socket, context: object, listener: socket.socket) -> None:
-        """Match a caller to the host that printed its token; the token may arrive after the call."""
+        """Match a caller with the host that printed the same token; the token may arrive after the call."""
         accepted = tls_callback.accept(connection, context)  # type: ignore[arg-type]
         if accepted is None:
             return
@@ -169,7 +169,7 @@ class PdshTransport(Transport):
             self._changed.wait_for(lambda: token in self._tokens, _TOKEN_WAIT_S)
             waiting = self._waiting.pop(self._tokens.pop(token, ""), None)
             if not self._waiting:
-                _stop_listening(listener)  # all are here
+                _stop_listening(listener)  # All hosts have connected.
         if waiting is None:
             tls.close()
         else:
@@ -182,7 +182,7 @@ class PdshTransport(Transport):
         return self.described(link, self._said.get(link.name) or self._own_words, waited_s)
 
     def close(self) -> None:
-        """Wait for pdsh to end; then kill it and its descendants."""
+        """Wait a limited time until pdsh ends; then kill pdsh and its descendants."""
         if self._listener is not None:
             _stop_listening(self._listener)
         if self._pdsh is None:
@@ -190,7 +190,7 @@ class PdshTransport(Transport):
         try:
             self._pdsh.wait(2)
         except subprocess.TimeoutExpired:
-            # Its ssh to a lost host would hang for a quarter of an hour.
+            # pdsh's ssh to a lost host would hang for a quarter of an hour.
             below = processes.descendants(self._pdsh.pid)
             self._pdsh.kill()
             for one in below:
@@ -199,14 +199,14 @@ class PdshTransport(Transport):
 
 
 def _stop_listening(listener: socket.socket) -> None:
-    # Only close() would leave the port open as long as accept() waits.
+    # With close() alone, the port would stay open while accept() waits.
     with contextlib.suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
     listener.close()
 
 
 def named(label: str, names: Sequence[str]) -> str:
-    """Return which host a label of pdsh refers to: it may lack the domain, or include the user."""
+    """Return the host that a label of pdsh refers to; the label may lack the domain, or include the user."""
     name = label.rpartition("@")[2]
     if name in names:
         return name

@@ -1,6 +1,7 @@
-"""Protocol between launcher and agent: a byte stream each way, in frames of a kind, a length and a payload.
+"""Protocol between launcher and agent: a byte stream in each direction, in frames of a kind, a length and a payload.
 
-A login shell may print before the agent does, so an agent begins with a mark; bytes before it are not frames.
+A login shell may print text before the agent starts, so an agent begins with a mark; bytes before the mark are not
+frames.
 """
 
 from __future__ import annotations
@@ -17,41 +18,41 @@ _HEAD = struct.Struct(">cI")
 _MARK = b"\0ascend-run agent 1\n"
 _AT_ONCE = 1 << 16
 _MOST = 1 << 28
-# Each end sends a heartbeat every BEAT_S; the other end considers it lost after LOST_S without any frame.
+# Each end sends a heartbeat every BEAT_S seconds; the other end considers it lost after LOST_S without any frame.
 BEAT_S, LOST_S = 2.0, 20.0
 
 
 class Kind(Enum):
-    """Kinds of frames; JSON unless said otherwise."""
+    """Kinds of frames; payloads are JSON unless noted otherwise."""
 
     HELLO = b"H"  # agent: the facts about its host
-    ORDER = b"O"  # launcher: what to run there
+    ORDER = b"O"  # launcher: the processes to run on the host
     BEGAN = b"B"  # agent: its clock, at the start of the ranks
-    STDOUT = b"1"  # agent: bytes the ranks printed
+    STDOUT = b"1"  # agent: bytes that the ranks printed
     STDERR = b"2"
     STATUS = b"S"  # agent: the status file of a rank
     ENDED = b"E"  # agent: the outcome
     SIGNAL = b"K"  # launcher: one byte, the number of a signal
     ALIVE = b"A"  # both: empty
-    PAUSE = b"P"  # launcher: empty; Ctrl-Z stops it, and it is silent until it continues
+    PAUSE = b"P"  # launcher: empty; Ctrl-Z suspends the launcher, which is silent until it continues
 
 
 def frame(kind: Kind, payload: bytes = b"") -> bytes:
-    """Return one frame."""
+    """Encode one frame."""
     return _HEAD.pack(kind.value, len(payload)) + payload
 
 
 def json_frame(kind: Kind, data: Any) -> bytes:
-    """Return one frame of JSON; bytes that are not UTF-8 are sent as Python's surrogate escapes."""
+    """Encode one JSON frame; bytes that are not UTF-8 are sent as Python's surrogate escapes."""
     return frame(kind, json.dumps(data).encode("ascii"))
 
 
 def json_object(payload: bytes | str) -> dict[str, Any]:
-    """Return the object of a frame of JSON.
+    """Decode the JSON object of a frame.
 
     Raises:
-        ValueError: it is not JSON, or not an object.
-        RecursionError: it is nested too deeply.
+        ValueError: the payload is not JSON, or not an object.
+        RecursionError: the object is nested too deeply.
     """
     data = json.loads(payload)
     if not isinstance(data, dict):
@@ -104,7 +105,7 @@ class FrameSender:
         self._left = bytearray(_MARK if marked else b"")
 
     def send(self, data: bytes = b"") -> bool:
-        """Write what the descriptor accepts now and keep the rest for the next call; False: the reader is gone."""
+        """Write as much as the descriptor accepts, and keep the rest for the next call; False if the reader is gone."""
         with self._lock:
             self._left += data
             try:

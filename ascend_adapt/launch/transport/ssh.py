@@ -18,7 +18,7 @@ _LAST_WORDS_S = 5.0
 
 
 class SshTransport(Transport):
-    """One ssh per host; the agent on this host is a child."""
+    """Reaches each host with one ssh; the agent on this host is a child process."""
 
     programs = ("ssh",)
 
@@ -27,19 +27,19 @@ class SshTransport(Transport):
         self._said: dict[str, list[str]] = {}
 
     def links(self, addresses: Sequence[str]) -> list[Connection]:
-        """Start all of them; they connect at the same time."""
+        """Start all connections; the hosts connect at the same time."""
         return [self._start(address) for address in addresses]
 
     def why_not(self, link: Connection, waited_s: float) -> str:
         """Return ssh's messages about a host."""
         if link.process is not None and link.lost:
-            # Its output is closed; its error messages may arrive a little later.
+            # ssh has closed its output; its error messages may arrive a little later.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 link.process.wait(_LAST_WORDS_S)
         return self.described(link, self._said.get(link.address, ()), waited_s)
 
     def close(self) -> None:
-        """Do nothing: each ssh ends with its connection."""
+        """Do nothing, because each ssh ends with its connection."""
 
     def _start(self, address: str) -> Connection:
         command = ssh_command.program()
@@ -50,7 +50,7 @@ class SshTransport(Transport):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # the launcher forwards a Ctrl-C
+            start_new_session=True,  # The launcher forwards Ctrl-C.
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -63,7 +63,7 @@ class SshTransport(Transport):
 
 
 def pass_on(stream: object, name: str, said: list[str]) -> None:
-    """Print the standard error of ssh, or of an agent, with the host's name."""
+    """Print the standard error of ssh or of an agent, prefixed with the host's name."""
     for line in stream:  # type: ignore[attr-defined]
         text = line.decode(errors="replace").rstrip()
         if text:

@@ -1,6 +1,6 @@
-"""The command that starts an agent on another host: it is fixed and contains nothing about the job.
+"""The command that starts an agent on another host; it is fixed and reveals nothing about the job.
 
-Environment and arguments follow over the connection. docs/launcher.md has the reason for not using ClusterShell.
+The environment and the arguments follow over the connection. docs/launcher.md explains why ClusterShell is not used.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ CONNECT_S = 20
 _PACKAGES = str(Path(__file__).parents[3])
 
 
-# A scheduler signals every process of a job. Without its connection a host would end its ranks in the middle of a save;
-# ssh keeps ignoring what is ignored when it starts.
+# A scheduler signals every process of a job. If ssh ended, its host would end the ranks in the middle of a save.
+# ssh keeps ignoring the signals that are ignored when it starts.
 OUTLIVES_SIGNALS = ("sh", "-c", "trap '' HUP INT QUIT TERM USR1 USR2; exec \"$@\"", "sh")
 
 
@@ -22,7 +22,7 @@ AGENT = "from ascend_adapt.launch.many_hosts.agent import main"
 
 
 def program(start: str = f"{AGENT}; main()") -> list[str]:
-    """Return the command of an agent: the interpreter of this process, at the same path there.
+    """Return the command of an agent; it uses the path of this process's interpreter.
 
     The current folder is removed from sys.path; the folder of this package is searched last.
     """
@@ -30,9 +30,9 @@ def program(start: str = f"{AGENT}; main()") -> list[str]:
 
 
 def command(address: str, port: int | None) -> list[str]:
-    """Return the ssh command that starts an agent there; it never prompts, and checks host keys as configured.
+    """Return the ssh command that starts an agent on a host; it never prompts, and checks host keys as configured.
 
-    ssh passes its last argument to the shell there, which removes one level of quoting.
+    ssh passes its last argument to the remote shell, which removes one level of quoting.
     """
     options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
     return ["ssh", *options, *(["-p", str(port)] if port else []), address, shlex.join(program())]

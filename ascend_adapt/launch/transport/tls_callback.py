@@ -1,8 +1,8 @@
 """TLS connection from an agent back to its launcher, for transports without a private standard input.
 
 The command line of the agent, which anybody on its machine may read, holds the launcher's address and the fingerprint
-of a certificate made for this job: whoever has its key is the launcher. The agent proves its identity by a
-random token that it has printed before, which only the launcher can read. TLS keeps the rest private.
+of a certificate made for this job. Only the launcher has the certificate's key. The agent proves its identity by a
+random token that it prints first, and that only the launcher can read. TLS keeps the rest private.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _HANDSHAKE_S = 20.0
 
 
 def server_context() -> tuple[ssl.SSLContext, str]:
-    """Return a TLS context with a new key and certificate, and the certificate's fingerprint; their files are removed.
+    """Return a TLS context with a new key and certificate, and the fingerprint; no file of them remains.
 
     Raises:
-        LaunchError: openssl cannot make them.
+        LaunchError: openssl cannot create the certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.TemporaryDirectory() as folder:  # mode 0700
@@ -59,7 +59,7 @@ def call(
     fingerprint: str,
     serve: Callable[[int, int | None, Callable[[], None]], None],
 ) -> None:
-    """Connect an agent to its launcher: print the token, call, and ``serve`` the connection."""
+    """Connect an agent to its launcher: print the token, connect, and ``serve`` the connection."""
     token = secrets.token_hex(TOKEN_BYTES // 2)
     print(TOKEN_LABEL + token, flush=True)
     try:
@@ -76,7 +76,7 @@ def call(
     relaying.start()
 
     def finish() -> None:
-        with contextlib.suppress(OSError):  # the launcher may be gone
+        with contextlib.suppress(OSError):  # The launcher may be gone.
             ours.shutdown(socket.SHUT_WR)
         relaying.join(_HANDSHAKE_S)
 
@@ -84,9 +84,9 @@ def call(
 
 
 def _connect(addresses: Sequence[str], port: int, fingerprint: str) -> ssl.SSLSocket:
-    """Connect to the owner of the certificate's key, at the first address that answers."""
+    """Connect to the first address that answers and has the expected certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Self-signed: its fingerprint identifies it; checking name and dates would add nothing.
+    # The certificate is self-signed and identified by its fingerprint, so checking names and dates would add nothing.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     problem = OSError("no address")
@@ -100,12 +100,12 @@ def _connect(addresses: Sequence[str], port: int, fingerprint: str) -> ssl.SSLSo
         if secrets.compare_digest(found, fingerprint):
             return tls
         tls.close()
-        problem = OSError("has another certificate than the one of this job")
+        problem = OSError("does not have this job's certificate")
     raise problem
 
 
 def accept(connection: socket.socket, context: ssl.SSLContext) -> tuple[ssl.SSLSocket, str] | None:
-    """Return a caller and its token; None for one that does not speak the protocol."""
+    """Return a caller and its token, or None if the caller does not speak the protocol."""
     connection.settimeout(_HANDSHAKE_S)
     try:
         tls = context.wrap_socket(connection, server_side=True)
@@ -119,16 +119,16 @@ def accept(connection: socket.socket, context: ssl.SSLContext) -> tuple[ssl.SSLS
 
 
 def relay(tls: ssl.SSLSocket, plain: socket.socket) -> None:
-    """Copy bytes both ways until either end closes; in one thread, because two must not share a TLS connection."""
+    """Copy bytes in both directions until either end closes, in one thread, because threads must not share TLS."""
     tls.setblocking(False)
     plain.setblocking(False)
-    # Not select(): with a few hundred hosts the descriptors exceed its limit.
+    # select() cannot be used: with a few hundred hosts, descriptors exceed its limit.
     poll = select.poll()
     out, back = bytearray(), bytearray()
     plain_ended = False
     try:
         while not (plain_ended and not out):
-            # A record that is decrypted already makes no descriptor readable.
+            # A record that has already been decrypted makes no descriptor readable.
             reads = [tls] if len(back) < _AT_ONCE else []
             if len(out) < _AT_ONCE and not plain_ended:
                 reads = [*reads, plain]  # type: ignore[list-item]
@@ -162,9 +162,9 @@ def relay(tls: ssl.SSLSocket, plain: socket.socket) -> None:
         plain.settimeout(_HANDSHAKE_S)
         plain.sendall(back)
     except OSError:
-        pass  # a broken connection has ended, for whatever reason
+        pass  # A broken connection has ended, whatever the reason.
     finally:
-        # Not only close: a guardian, forked from this process, has copies.
+        # close() is not enough: a guardian forked from this process has copies of the descriptor.
         for end in (plain, tls):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Settings that differ between a checkpoint and the run that resumes from it: rejected, replaced or logged."""
+"""Changed settings of a resumed run: each difference from the checkpoint is rejected, replaced or logged."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ORDER = (
     *(f"data.{name}" for name in ("train", "valid", "test", "split", "order", "sampler", "seed", "seq_length")),
     "data.weight_by_documents",
 )
-"""Settings that determine the order of samples, together with the number of samples of the run."""
+"""Settings that, together with the number of samples of the run, determine the order of samples."""
 MAY_CHANGE = ("hidden_dropout", "attention_dropout", "embedding_init", "init", "output_init", "head_init")
-"""Model settings that do not change what the weights compute."""
+"""Model settings that do not affect the computation."""
 
 
 def changes_of_order(then: Mapping[str, Any], config: TrainConfig, token_files: Mapping[str, str]) -> list[str]:
-    """Return a warning that lists the settings and token files whose change alters the order of samples."""
+    """Return a warning that lists changed settings and token files that alter the order of samples."""
     # A cyclic order is drawn for each data-parallel rank, and GLM's blanks for each micro batch.
     is_glm = config.data.blanks is not None
     names = (*ORDER, "batch.micro", "parallel.data") if is_glm or config.data.sampler == "cyclic" else ORDER
@@ -41,7 +41,7 @@ def changes_of_order(then: Mapping[str, Any], config: TrainConfig, token_files: 
 
 
 def changes_of_model(then: Mapping[str, Any], config: TrainConfig) -> list[str]:
-    """Return a warning that lists changes of the model that are not visible in its shapes."""
+    """Return a warning that lists model settings that changed without changing a shape."""
     was, now = then["model"], to_dict(config)["model"]
     names = [one.name for one in dataclasses.fields(Model) if one.name not in MAY_CHANGE and one.name in was]
     changed = [f"{name} was {was[name]}, is {now[name]}" for name in names if was[name] != now[name]]
@@ -49,10 +49,11 @@ def changes_of_model(then: Mapping[str, Any], config: TrainConfig) -> list[str]:
 
 
 def resumed_schedule(then: Mapping[str, Any], config: TrainConfig, source: Path) -> tuple[TrainConfig, list[str]]:
-    """Return the configuration with the schedule and weight decay of a resumed run, and a log line per changed value.
+    """Return the configuration with the schedule and weight decay that the resumed run uses, and a log line per change.
 
     Source: NVIDIA/Megatron-LM@core_v0.9.0 megatron/core/optimizer_param_scheduler.py (_check_and_set), which does not
-    compare WSD's settings and the initial rate. A run without the optimizer's state may have another schedule.
+    compare WSD's settings and the initial learning rate. A run that does not load the optimizer states may have another
+    schedule.
 
     Raises:
         TrainingError: values differ, and ``resume_schedule`` is "match".
@@ -64,8 +65,8 @@ def resumed_schedule(then: Mapping[str, Any], config: TrainConfig, source: Path)
         differences = "; ".join(f"{name} was {old}, is {new}" for name, (old, new) in changed.items())
         raise TrainingError(
             f"{source}: {differences}; expected the same schedule — restore the values, or resume with "
-            "--override-opt_param-scheduler for the new ones or --use-checkpoint-opt_param-scheduler for those of "
-            "the checkpoint"
+            "--override-opt_param-scheduler (new values) or --use-checkpoint-opt_param-scheduler (values of the "
+            "checkpoint)"
         )
     used = "configured" if policy == "override" else "checkpoint's"
     lines = [f"{name}: {old} -> {new}, the {used} value is used" for name, (old, new) in changed.items()]
@@ -81,7 +82,7 @@ def resumed_schedule(then: Mapping[str, Any], config: TrainConfig, source: Path)
 
 
 def changes_of_optimizer(then: Mapping[str, Any], config: TrainConfig) -> list[str]:
-    """Return a log line per setting of optimizer, batch and precision that changed; the configured value is used."""
+    """Return a log line per changed setting of optimizer, batch and precision; the configured value is used."""
     now = to_dict(config)
     names = [f"optimizer.{one.name}" for one in dataclasses.fields(OptimizerConfig) if one.name != "weight_decay"]
     names += ["batch.total", "batch.rampup", "precision.dtype"]
@@ -90,7 +91,7 @@ def changes_of_optimizer(then: Mapping[str, Any], config: TrainConfig) -> list[s
 
 
 def _schedule(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the schedule that have an effect, and the weight decay."""
+    """Return the schedule settings that have an effect, and the weight decay."""
     settings = {f"schedule.{name}": value for name, value in config["schedule"].items()}
     if config["schedule"]["style"] != "WSD":
         del settings["schedule.wsd_style"], settings["schedule.wsd_decay"]
@@ -102,18 +103,18 @@ def _schedule(config: Mapping[str, Any]) -> dict[str, Any]:
 def scheduled_by(then: Mapping[str, Any], config: TrainConfig) -> tuple[int, list[str]]:
     """Return the progress of the learning rate schedule in the configured unit, and log messages.
 
-    After a change of unit, steps that fp16's loss scale skipped count, too.
+    After a change of unit, the progress includes steps that were skipped by fp16's loss scaling.
     """
     unit = config.schedule.unit
     before = then["config"]["schedule"]["unit"]
     if unit == before:
         return then["scheduled"], []
     scheduled = then["consumed_samples" if unit == "samples" else "iteration"]
-    return scheduled, [f"the schedule continues from {scheduled} {unit}: it was counted in {before}"]
+    return scheduled, [f"the schedule continues from {scheduled} {unit}; the checkpoint counted it in {before}"]
 
 
 def _wanted(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of samples of the run: the order shuffles all their epochs as one."""
+    """Return the number of samples of the run: sample order depends on it, because all epochs are shuffled together."""
     return {"number of samples": config["train_samples"] or config["iterations"] * config["batch"]["total"]}
 
 

@@ -2,12 +2,12 @@
 
     SAVE/latest_checkpointed_iteration.txt      the iteration of the latest checkpoint
     SAVE/iter_0000100/                          a checkpoint: shards of ranks, .metadata, progress.json
-    SAVE/iter_0000100/SHA256SUMS                SHA-256 of all its files, for sha256sum -c
-    SAVE/.in-use                                held by the run that saves there (save_lock)
+    SAVE/iter_0000100/SHA256SUMS                SHA-256 of all its files, readable by sha256sum -c
+    SAVE/.in-use                                lock of the run that saves into SAVE (save_lock)
     SAVE/.saving-iter_0000200/                  a checkpoint that is being written
     SAVE/.removing-iter_0000050/                a checkpoint that is being removed
 
-After a crash the next save removes folders that begin with .saving or .removing. A checkpoint is written to its
+After a crash, the next save removes folders that begin with .saving or .removing. A checkpoint is written to its
 .saving folder, synced to the disk, renamed, and only then recorded in the tracker.
 """
 
@@ -40,7 +40,7 @@ class CheckpointFolder:
         return self.path / f"iter_{iteration:07d}"
 
     def latest(self) -> str | None:
-        """Return the content of the tracker, or None without one; other trainers write a file of the same name."""
+        """Return the content of the tracker file, or None if there is none. Other trainers use the same file name."""
         tracker = self.path / LATEST
         return tracker.read_text(encoding="utf-8", errors="replace").strip() if tracker.exists() else None
 
@@ -50,10 +50,10 @@ class CheckpointFolder:
         return sorted(int(one.name[5:]) for one in found)
 
     def begin(self, iteration: int) -> Path:
-        """Return a new folder to write a checkpoint into, and remove what an earlier crash left.
+        """Return a new folder to write a checkpoint into, after removing what an earlier crash left behind.
 
         Raises:
-            ValueError: another trainer's checkpoint has this name.
+            ValueError: a checkpoint of another trainer has this name.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         target = self.of(iteration)
@@ -68,11 +68,11 @@ class CheckpointFolder:
         return aside
 
     def aside(self, iteration: int) -> Path:
-        """Return the folder that a checkpoint is written into."""
+        """Return the temporary folder that a checkpoint is written into."""
         return self.path / f"{SAVING}{self.of(iteration).name}"
 
     def publish(self, iteration: int, progress: str, sums: Mapping[str, str], keep_last: int | None) -> None:
-        """Publish a written checkpoint as the latest, and remove older ones; ``sums`` are those of its files.
+        """Publish a written checkpoint as the latest, and remove older ones; ``sums`` are the checksums of its files.
 
         Raises:
             ValueError: files are missing.
@@ -90,7 +90,7 @@ class CheckpointFolder:
         sync_folder(self.path)
         write_durably(self.path / LATEST, str(iteration))
         if keep_last is not None:
-            # Later iterations belong to an abandoned run; none of them is the one to resume from.
+            # Later iterations belong to an abandoned run, which must not be resumed.
             for old in [one for one in self.saved() if one < iteration][: 1 - keep_last or None]:
                 self._remove(self.of(old))
 
@@ -108,7 +108,7 @@ def recorded_sums(folder: Path) -> dict[str, str]:
     """Return the recorded checksums of a checkpoint's files, by name.
 
     Raises:
-        ValueError: there are none, they cannot be read, or they do not match the names of the files.
+        ValueError: the checksums are missing or unreadable, or do not match the names of the files.
     """
     if not folder.exists():
         raise ValueError("it does not exist")
@@ -128,10 +128,10 @@ def recorded_sums(folder: Path) -> dict[str, str]:
 
 
 def damage(folder: Path, sums: Mapping[str, str], names: Iterable[str]) -> str | None:
-    """Return what is wrong with the named files of a checkpoint, or None.
+    """Return a description of the first damage to the named files of a checkpoint, or None.
 
     Raises:
-        OSError: this process lacks a resource; the files may be valid.
+        OSError: this process has run out of a resource; the files may be valid.
     """
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""Detection of other trainers' checkpoint formats in a folder without a native checkpoint, by file names alone.
+"""Detection of other trainers' checkpoint formats in a folder without a native checkpoint, from file names alone.
 
 Sources of the names: NVIDIA/Megatron-LM@core_v0.9.0 megatron/training/checkpointing.py; DeepSpeed 0.14.5
 runtime/engine.py (_get_ckpt_name, _get_zero_ckpt_name); THUDM/GLM utils.py (get_checkpoint_name); transformers 4.57
@@ -16,7 +16,7 @@ from pathlib import Path
 from ascend_adapt.native.checkpoint.folder import LATEST, PROGRESS, REMOVING, SAVING, SUMS
 from ascend_adapt.native.checkpoint.save_lock import FILE as LOCK
 
-# In order: the first format with any of its patterns in the folder.
+# Ordered: a folder has the first format one of whose patterns matches.
 FORMATS = {
     "a OneFlow snapshot": "iter*_snapshot snapshot_done */snapshot_done pickled_data */pickled_data */meta",
     "a Megatron-core distributed checkpoint": """
@@ -35,7 +35,7 @@ FORMATS = {
     "a PyTorch checkpoint": "*.pt *.pth */*.pt */*.pth",
 }
 
-# Files of a native run, its launcher and the file system besides checkpoints; SAVING: a save that was killed.
+# Files of a native run, its launcher and the file system that are not checkpoints; SAVING is left by a killed save.
 OWN = f"""
     config.yaml .config.yaml.* metrics.jsonl metrics.part evaluations.jsonl evaluations.part tensorboard profile wandb
     samples.jsonl events.out.tfevents.* adapt-status.*.json rehearsal*.json beacons .waits.* failures job.json
@@ -44,7 +44,7 @@ OWN = f"""
 
 
 def foreign_format(folder: Path) -> str | None:
-    """Return the other trainer's format that a folder holds, and the file that shows it, or None."""
+    """Return the checkpoint format of another trainer that a folder holds and the file that shows it, or None."""
     if any(folder.glob(f"*/{PROGRESS}")) or any(folder.glob(f"*/{SUMS}")):
         return None
     for name, patterns in FORMATS.items():
@@ -58,12 +58,12 @@ def foreign_format(folder: Path) -> str | None:
 def content(folder: Path, outputs: Collection[str | None] = ()) -> str | None:
     """Return what a folder without a native checkpoint holds, or None if it holds only logs of native runs.
 
-    Folders without any file count as nothing. ``outputs``: other files or folders that this run writes to.
+    Folders without any file are ignored. ``outputs`` are other files or folders that this run writes.
     """
     if not folder.is_dir():
         return "is a file" if folder.exists() else None
     if (folder / PROGRESS).exists() or (folder / SUMS).exists():
-        return f"is one checkpoint of a native run, so the folder to give is {folder.absolute().parent}"
+        return f"is a single checkpoint of a native run, whose folder is {folder.absolute().parent}"
     if found := foreign_format(folder):
         return f"holds {found}"
     if removed := min(folder.glob(f"{REMOVING}*"), default=None):
@@ -84,7 +84,7 @@ def content(folder: Path, outputs: Collection[str | None] = ()) -> str | None:
     if LATEST in others:
         return f"holds {LATEST}, but not the checkpoint that it refers to"
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    return f"holds {', '.join(others[:3])}{more}, not of a native run" if others else None
+    return f"holds {', '.join(others[:3])}{more}, which a native run does not write" if others else None
 
 
 def _has_files(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Weights of another trainer's checkpoint, loaded into this run at iteration 0."""
+"""Load the weights of another trainer's checkpoint into this run at iteration 0."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ascend_adapt.native.step.trainer import Trainer
 
 
 def load_foreign_weights(trainer: Trainer, path: Path, group: HostGroup) -> list[str]:
-    """Load the weights of the checkpoint in ``path``, one parameter in memory at a time; return messages for the log.
+    """Load the weights of the checkpoint in ``path``, one parameter in memory at a time; return log messages.
 
-    Every rank must call it, and reads its shard of each parameter.
+    Every rank must call this function; each reads its shard of every parameter.
 
     Raises:
-        TrainingError: it cannot be read, or belongs to another model; no parameter has been changed.
+        TrainingError: the checkpoint cannot be read, or belongs to another model; no parameter has been changed.
     """
     model = trainer.config.model
     sources = group.together(lambda: _described(open_checkpoint(path, Given(assumed=model))))
@@ -49,7 +49,7 @@ def _described(source: Source) -> tuple[str, str, dict[str, object]]:
 
 
 def _check(trainer: Trainer, source: Source, group: HostGroup) -> None:
-    """Check that names and shapes match the run's; only the number of vocabulary rows may differ."""
+    """Check that names and shapes match those of the run; only the number of vocabulary rows may differ."""
     ranks, model = trainer.mesh.parallel.tensor, trainer.config.model
     shapes = {one.name: one.shape for one in source.parameters()}
     here = {one.name: one.whole_shape(ranks) for one in trainer.parameters}
@@ -59,7 +59,9 @@ def _check(trainer: Trainer, source: Source, group: HostGroup) -> None:
     for name in sorted(needed.keys() & shapes.keys()):
         if is_vocabulary(name):
             if shapes[name][0] < model.vocab_size:
-                problems.append(f"has {shapes[name][0]} rows of {name}, expected at least the {model.vocab_size} ids")
+                problems.append(
+                    f"has {shapes[name][0]} rows of {name}, expected at least {model.vocab_size}, one per id"
+                )
         elif shapes[name] != needed[name] and not _grows(source, name, needed[name]):
             problems.append(f"{name} is {list(shapes[name])}, expected {list(needed[name])}")
     if problems:
@@ -71,7 +73,7 @@ def _check(trainer: Trainer, source: Source, group: HostGroup) -> None:
 
 
 def _grows(source: Source, name: str, needed: tuple[int, ...]) -> bool:
-    """Return whether a position table of GLM gets more rows, initialised as in a new model.
+    """Return whether a position table of GLM gets additional rows, which are initialised as in a new model.
 
     Source: THUDM/GLM@4f61ed72 train_utils.py (load_pretrained).
     """

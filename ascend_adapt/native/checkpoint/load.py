@@ -37,14 +37,14 @@ AXES = ("tensor", "pipeline", "data")
 
 
 def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tuple[TrainState, list[str]]:
-    """Load the checkpoint that the configuration names; return the run's progress, and log messages.
+    """Load the checkpoint that the configuration names; return the progress of the run, and log messages.
 
-    A run starts from random weights only without ``load``, or if ``load`` is also ``save`` and holds nothing
-    but logs of native runs. ``token_files``, by ``token_files.identities``, are compared with those of the checkpoint.
-    Every rank must call it.
+    A run starts from random weights only without ``load``, or if ``load`` is also ``save`` and holds nothing but logs
+    of native runs. ``token_files`` are the identities from ``token_files.identities``; they are compared with the
+    checkpoint's. Every rank must call this function.
 
     Raises:
-        TrainingError: there is nothing to load, it belongs to another trainer or model, or no checkpoint is valid.
+        TrainingError: there is nothing to load, the checkpoint belongs to another trainer or model, or none is valid.
     """
     config, group = trainer.config.checkpoint, HostGroup(trainer.mesh)
     conflict, warnings = group.on_first(lambda: _other_trainers_in_save(config))
@@ -68,7 +68,7 @@ def load(trainer: Trainer, token_files: Mapping[str, str] | None = None) -> tupl
 
 
 def _other_trainers_in_save(config: Checkpoint) -> tuple[str | None, list[str]]:
-    """Return why a run must not save into its folder, or None, and warnings; a folder that it loads is not checked."""
+    """Return why a run must not save into its folder (or None), and warnings. The folder it loads is not checked."""
     if config.save is None or _is_saved_there(config):
         return None, []
     folder = CheckpointFolder(Path(config.save))
@@ -76,15 +76,15 @@ def _other_trainers_in_save(config: Checkpoint) -> tuple[str | None, list[str]]:
     if found is None:
         return None, []
     if folder.latest() is None:
-        return None, [f"warning: {folder.path} holds {found}, which this run does not load"]
+        return None, [f"warning: {folder.path} holds {found}; this run does not load it"]
     return (
-        f"{folder.path}: holds {found}, expected a folder without another trainer's {LATEST}, because a save "
-        "replaces it — choose another --save"
+        f"{folder.path}: holds {found}, expected a folder without another trainer's {LATEST}, because a save would "
+        "replace that file — choose another --save"
     ), []
 
 
 def _has_foreign_weights(folder: CheckpointFolder, config: Checkpoint) -> bool:
-    """Return whether the folder to load holds another trainer's checkpoint, and only its weights should be loaded."""
+    """Return whether the folder to load holds another trainer's checkpoint of which only the weights are requested."""
     wants_weights = config.finetune or not config.load_optimizer
     if not wants_weights or _is_saved_there(config) or folder.saved():
         return False
@@ -93,13 +93,13 @@ def _has_foreign_weights(folder: CheckpointFolder, config: Checkpoint) -> bool:
 
 
 def _is_saved_there(config: Checkpoint) -> bool:
-    """Return whether the folder to load is also the one to save into."""
+    """Return whether the run saves into the folder that it loads from."""
     folders = (config.load, config.save)
     return None not in folders and len({Path(one).resolve() for one in folders if one}) == 1
 
 
 def _why_not_random(config: Checkpoint, outputs: Collection[str | None]) -> str | None:
-    """Return why a run must not start from random weights although its ``load`` has no checkpoint, or None."""
+    """Return why a run whose ``load`` has no checkpoint must not start from random weights, or None."""
     path, is_saved_there = Path(config.load or ""), _is_saved_there(config)
     found = content(path, outputs)
     if found is None and is_saved_there and not config.finetune:
@@ -108,16 +108,16 @@ def _why_not_random(config: Checkpoint, outputs: Collection[str | None]) -> str 
         found = "has no checkpoint" if path.exists() else "does not exist"
         step = "correct --load" if config.finetune else "correct --load, or remove it to start from random weights"
     elif is_saved_there:
-        step = "name another folder with --save and --load"
+        step = "pass another folder to --save and --load"
     else:
-        step = "name a native run's folder with --load, or load weights of another trainer with --finetune"
+        step = "pass the folder of a native run to --load, or load another trainer's weights with --finetune"
     return f"{path}: {found}, expected a checkpoint of the native trainer — {step}"
 
 
 def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
     """Return the checkpoints to try, the latest first, and warnings.
 
-    Without a tracker, or if it names no checkpoint, these are all native checkpoints.
+    Without a valid tracker file, the candidates are all native checkpoints in the folder.
     """
     latest, saved = folder.latest(), sorted(folder.saved(), reverse=True)
     if not saved and foreign_format(folder.path) is not None:
@@ -130,25 +130,27 @@ def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
     native = [folder.of(number) for number in saved]
     if latest is None or not native:
         return native, []
-    return native, [f"warning: {folder.path / LATEST} names no checkpoint ({latest[:40]!r}); trying the newest"]
+    return native, [
+        f"warning: {folder.path / LATEST} names no checkpoint ({latest[:40]!r}); trying the newest checkpoint"
+    ]
 
 
 def _first_valid(candidates: Sequence[Path], group: HostGroup) -> tuple[Path, list[str]]:
-    """Return the first checkpoint whose files match their checksums, and a warning for each one before it."""
+    """Return the first checkpoint whose files match their checksums, and a warning for each damaged one before it."""
     warnings: list[str] = []
     for source in candidates:
         wrong = _wrong_with(source, group)
         if wrong is None:
             return source, warnings
-        warnings.append(f"warning: {source} is damaged ({wrong}); trying the one before it")
+        warnings.append(f"warning: {source} is damaged ({wrong}); trying the previous checkpoint")
     raise TrainingError(
-        f"{candidates[0].parent}: no valid checkpoint, expected one ({'; '.join(warnings)}) — restore one, or start "
-        "in another folder"
+        f"{candidates[0].parent}: no valid checkpoint, expected one ({'; '.join(warnings)}) — restore a checkpoint, or "
+        "start in another folder"
     )
 
 
 def _wrong_with(source: Path, group: HostGroup) -> str | None:
-    """Return what is wrong with a checkpoint, or None; each rank checks a share of its files."""
+    """Return a description of a checkpoint's damage, or None; each rank checks a share of its files."""
     if group.on_first(lambda: _is_foreign(source)):
         raise TrainingError(
             f"{source}: has neither {PROGRESS} nor {SUMS}, expected a checkpoint of the native trainer — correct "
@@ -161,7 +163,7 @@ def _wrong_with(source: Path, group: HostGroup) -> str | None:
     for rank, (theirs, why) in enumerate(recorded):
         # Hosts without a shared folder may each have a checkpoint of that name.
         if theirs != sums:
-            return f"rank {rank} sees another checkpoint: {why or f'its {SUMS} differs'}"
+            return f"rank {rank} sees a different checkpoint: {why or f'its {SUMS} differs'}"
     mine = sorted(sums)[group.rank :: group.size]
     return next((found for found in group.together(lambda: damage(source, sums, mine)) if found is not None), None)
 
@@ -183,7 +185,7 @@ def read_progress(source: Path) -> dict[str, Any]:
     """Return the progress of the run that saved a checkpoint: iteration, samples, configuration, token files.
 
     Raises:
-        TrainingError: it is not a JSON object.
+        TrainingError: the file cannot be read or is not a JSON object.
     """
     try:
         progress = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
@@ -245,11 +247,14 @@ def _load_from(
     else:
         seed_dropout(trainer.config.seed, mesh, progress.iteration)
         if trainer.config.model.hidden_dropout or trainer.config.model.attention_dropout:
-            messages.append("dropout draws different numbers: the layout differs, or no generator state was loaded")
+            messages.append(
+                "dropout masks differ from an uninterrupted run: the parallel layout differs, or no generator state "
+                "was loaded"
+            )
     if config.load_optimizer:
         trainer.scaler.load_state_dict(then["loss_scale"])
     if trainer.scaler.moves and not (config.load_optimizer and then["loss_scale"]):
-        messages.append(f"the loss scale starts at {trainer.scaler.scale:g}: none was loaded")
+        messages.append(f"the loss scale starts at {trainer.scaler.scale:g}, because no loss scale was loaded")
     messages += [*more, *changes_of_model(then["config"], trainer.config)]
     messages += changes_of_order(then, trainer.config, token_files)
     return progress, messages
@@ -264,8 +269,8 @@ def _check(state: dict[str, torch.Tensor], saved: dict[str, Any], source: Path) 
     if missing:
         what = "optimizer states" if missing[0].startswith("optimizer.") else "parameters"
         raise TrainingError(
-            f"{source}: lacks {len(missing)} {what}, such as {missing[0]}, expected all — load only its weights with "
-            "--finetune, or configure the model that was saved"
+            f"{source}: lacks {len(missing)} {what}, such as {missing[0]}, expected all of them — load only its "
+            "weights with --finetune, or configure the model that was saved"
         )
     for name, tensor in state.items():
         shape = tuple(saved[name].size)
@@ -282,13 +287,13 @@ def _check_all_loaded(state: dict[str, torch.Tensor], saved: dict[str, Any], sou
     left = {name for name in saved if name.startswith("model.")}.difference(*group.together(lambda: here))
     if left:
         raise TrainingError(
-            f"{source}: has {min(left)}, and {len(left) - 1} other parameters that this model does not have, "
-            "expected none — load the others with --finetune, or configure the model that was saved"
+            f"{source}: has {min(left)} and {len(left) - 1} other parameters that this model does not have, expected "
+            "none — omit them with --finetune, or configure the model that was saved"
         )
 
 
 def _bring_to_host(state: dict[str, torch.Tensor], trainer: Trainer) -> None:
-    """Copy offloaded tensors to host memory: a DTensor is loaded onto the device of its mesh."""
+    """Copy offloaded tensors back to host memory: a DTensor is loaded onto the device of its mesh."""
     targets = {f"model.{one.name}": one.local for one in trainer.parameters}
     for one, states in zip(trainer.optimizer.parameters, trainer.optimizer.states, strict=True):
         targets |= {f"optimizer.{one.name}.{name}": tensor for name, tensor in states.items()}

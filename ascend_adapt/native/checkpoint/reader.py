@@ -18,7 +18,8 @@ class CheckpointReader(dcp.FileSystemReader):
         """Return the metadata, which may describe tensors only.
 
         Raises:
-            CheckpointError: it is damaged, names a class other than torch's own structures, or has other entries.
+            CheckpointError: the metadata is damaged, names a class that is not one of torch's own structures, or
+            describes anything but tensors.
         """
         metadata = read_metadata(Path(self.path))
         metadata.storage_meta = metadata.storage_meta or StorageMeta()

@@ -1,4 +1,4 @@
-"""Asynchronous checkpoint save: copied to host memory at once, written by a thread, published when complete.
+"""Asynchronous checkpoint save: copy to host memory, write in a thread, publish when complete.
 
 The format is torch.distributed.checkpoint's; ``folder`` describes how a checkpoint is published.
 """
@@ -26,7 +26,7 @@ from ascend_adapt.native.step.trainer import Trainer
 
 
 class Saver:
-    """Saver of a run's checkpoints in ``folder``. Every rank must create it and call its methods in the same order."""
+    """Checkpoint saver of a run. Every rank must create one and call its methods in the same order."""
 
     def __init__(
         self,
@@ -36,9 +36,11 @@ class Saver:
         *,
         weights_only: bool = False,
     ) -> None:
-        """``token_files``: of the training data, by ``token_files.identities``; resuming on others logs a warning.
+        """Create a saver.
 
-        ``weights_only``: no optimizer and generator states, and only the latest checkpoint is kept.
+        ``token_files`` are the identities of the training data, from ``token_files.identities``; resuming on other
+        files logs a warning. ``weights_only`` omits optimizer and generator states, and keeps only the latest
+        checkpoint.
         """
         self.trainer, self.folder, self._weights_only = trainer, CheckpointFolder(folder), weights_only
         self._token_files = dict(token_files or {})
@@ -49,7 +51,7 @@ class Saver:
     def save(self, progress: TrainState) -> Path:
         """Begin to save a checkpoint of the current state, and return its path.
 
-        It waits for the previous one; if ``asynchronous`` is off, for this one too.
+        Waits until the previous checkpoint is written, and without ``asynchronous`` until this one is written.
 
         Raises:
             TrainingError: a checkpoint could not be written; earlier ones are unchanged.
@@ -68,7 +70,7 @@ class Saver:
         return self.folder.of(progress.iteration)
 
     def check(self) -> None:
-        """Raise the error of ``save`` if the last checkpoint has failed, without waiting for it."""
+        """Raise the error of ``save`` if the last checkpoint has failed, without waiting for a running save."""
         if self._running is not None and self._running.done():
             self.wait()
 
@@ -100,26 +102,26 @@ class Saver:
         except (TrainingError, OSError, RuntimeError, dcp.CheckpointException) as error:
             if group.rank == 0:
                 self.folder.abandon(iteration)
-            # torch's archive writer does not report a full disk as such, so the free space is added.
+            # torch's archive writer does not report that a disk is full, so the message states the free space.
             why = f"{_reason(error)}; {_free(self.folder.path)}"
             raise TrainingError(
                 f"{self.folder.of(iteration)}: not saved ({why}), the latest complete checkpoint is "
-                f"{self.folder.latest() or 'none'} — free space, or correct the folder, and start again"
+                f"{self.folder.latest() or 'none'} — free space or correct the folder, then restart"
             ) from error
 
     def _sums(self, aside: Path) -> dict[str, str]:
-        """Return the checksums of the files this rank wrote; rank 0 adds those that belong to no rank."""
+        """Return the checksums of the files that this rank wrote; rank 0 adds the files that belong to no rank."""
         mine = [*aside.glob(f"__{self._group.rank}_*"), *(aside.glob(".metadata") if self._group.rank == 0 else ())]
         return {one.name: checksum(one) for one in mine if one.name not in (PROGRESS, SUMS)}
 
 
 def _free(folder: Path) -> str:
     there = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path("/"))
-    return f"{shutil.disk_usage(there).free / 1e6:.0f} MB are free there"
+    return f"{shutil.disk_usage(there).free / 1e6:.0f} MB are free on that disk"
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first failure of any rank in one line."""
+    """Return the first failure on any rank, as one line."""
     if isinstance(error, dcp.CheckpointException):
         rank, (failure, _) = min(error.failures.items())
         return f"rank {rank}: {type(failure).__name__}: {one_line(failure)}"

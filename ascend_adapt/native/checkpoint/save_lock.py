@@ -1,4 +1,4 @@
-"""Save lock: one run at a time saves into a folder; two would overwrite each other's checkpoints."""
+"""Save lock: only one run at a time may save into a folder, since two would overwrite each other's checkpoints."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ascend_adapt.native.parallel.mesh import Mesh
 
 FILE = ".in-use"
 PATIENCE = 65.0
-"""Seconds in which every host must see what rank 0 wrote: NFS may serve a cached view up to a minute old."""
+"""Seconds within which every host must see what rank 0 wrote: NFS may serve a cached view up to a minute old."""
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class SaveLock:
-    """Lock held by rank 0 of the run that saves into ``folder``; released when that process ends, for whatever reason.
+    """Lock that rank 0 of a run holds while it saves into ``folder``; released when that process ends for any reason.
 
-    A POSIX lock: NFS supports it, and DataLoader workers do not inherit it. Its file remains.
+    It is a POSIX lock, which NFS supports and DataLoader workers do not inherit. The lock file remains.
     """
 
     def __init__(self, folder: str | None, mesh: Mesh) -> None:
@@ -34,10 +34,10 @@ class SaveLock:
         self._stream: TextIO | None = None
 
     def __enter__(self) -> list[str]:
-        """Take the lock; every rank must call it. Return warnings for the log.
+        """Take the lock and return warnings for the log; every rank must enter the context.
 
         Raises:
-            TrainingError: another run holds it, the folder is not writable, or not all ranks share it.
+            TrainingError: another run holds the lock, the folder is not writable, or not all ranks share the folder.
         """
         folder = self._folder
         if folder is None:
@@ -46,7 +46,7 @@ class SaveLock:
         holder = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now().isoformat()}"
         refusal, warnings, holder = group.on_first(lambda: (*self._take(folder, holder), holder))
         if refusal is None:
-            # Not on rank 0: closing any handle of the file would release its POSIX lock.
+            # Rank 0 must not do this: closing any handle of the file would release its POSIX lock.
             seen = group.together(lambda: _wrong_with(folder, holder) if group.rank else None)
             wrong = next((f"rank {rank} {each}" for rank, each in enumerate(seen) if each is not None), None)
             if wrong is not None:
@@ -80,17 +80,17 @@ class SaveLock:
             if error.errno in _TAKEN:
                 stream.seek(0)
                 whose = stream.read(200).strip() or "another process"
-                return f"{whose} saves there, expected no other run — end that one, or save elsewhere", []
+                return f"{whose} saves there, expected no other run — end that run, or save into another folder", []
             if error.errno not in _NO_LOCKS:
                 return f"cannot be saved into ({error.strerror}), expected a writable folder — correct --save", []
-            warnings = [f"warning: {folder}: does not support locks, so a second run that saves there is not detected"]
+            warnings = [f"warning: {folder}: does not support locks, so a second run saving into it is not detected"]
         try:
             stream.truncate(0)
             os.write(stream.fileno(), holder.encode())
             os.fsync(stream.fileno())
         except OSError as error:
             return (
-                f"cannot be saved into ({error.strerror}), expected a writable folder with space left — free space",
+                f"cannot be saved into ({error.strerror}), expected a writable folder with free space — free space",
                 [],
             )
         return None, warnings
@@ -111,4 +111,4 @@ def _not_shared(folder: Path, holder: str) -> str | None:
         seen = (folder / FILE).read_text(encoding="utf-8")
     except OSError as error:
         return f"does not see it ({error.strerror})"
-    return None if seen == holder else "sees another"
+    return None if seen == holder else "sees another folder"

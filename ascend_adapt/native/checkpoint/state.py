@@ -1,7 +1,7 @@
-"""Checkpoint state: tensors under global names, which any mesh can load, and the progress of the run.
+"""Checkpoint state: tensors under global names, which can be loaded on any mesh, and the progress of the run.
 
-A rank's shard is described as a DTensor of the full tensor, which tensor parallelism shards by rows or columns, and
-FSDP then by rows.
+A rank's shard is described as a DTensor of the full tensor: tensor parallelism shards it by rows or columns, then FSDP
+by rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ascend_adapt.native.step.trainer import Trainer
 
 @dataclass(frozen=True)
 class TrainState:
-    """Progress of a run. ``scheduled`` counts the samples or iterations that advanced the learning rate schedule."""
+    """Progress of a run. ``scheduled`` counts the samples or iterations by which the schedule has advanced."""
 
     iteration: int = 0
     consumed_samples: int = 0
@@ -45,7 +45,7 @@ def whole(tensor: torch.Tensor, one: Placed, mesh: Mesh) -> torch.Tensor:
 
 
 def model_state(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Return this rank's parameters by ``model.NAME``; not copies."""
+    """Return this rank's parameters by ``model.NAME``, without copying them."""
     return {f"model.{one.name}": whole(one.local, one, trainer.mesh) for one in trainer.parameters}
 
 
@@ -75,7 +75,7 @@ def set_generators(mesh: Mesh, states: dict[str, torch.Tensor]) -> None:
 
 
 def due(config: TrainConfig, iteration: int) -> bool:
-    """Return whether to save a checkpoint after this iteration."""
+    """Return whether a checkpoint is to be saved after this iteration."""
     wanted = config.checkpoint
     if wanted.save is None:
         return False

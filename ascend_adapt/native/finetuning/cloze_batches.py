@@ -1,7 +1,8 @@
-"""Batches of a cloze task: each data-parallel rank's examples of an epoch, a pure function of the batch's number.
+"""Batches of a cloze task: each data-parallel rank's examples of an epoch, as a pure function of the batch number.
 
 The order is that of torch's DistributedSampler, as in THUDM/GLM@4f61ed72 tasks/data_utils.py (build_data_loader): drawn
-for each epoch from the seed, with the first examples repeated at its end if their number is not divisible by the ranks.
+from the seed for each epoch, with the first examples repeated at the end if the number of examples is not divisible by
+the number of ranks.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from ascend_adapt.native.samples.cloze_examples import Example
 from ascend_adapt.native.step.pipeline import MicroBatch
 
 FILLER = -1
-"""Answer of a row that only fills up a batch, and does not count."""
+"""Answer of a padding row, which does not count."""
 
 
 def collate(rows: Sequence[Sequence[Row]], answers: Sequence[int | None], *, examples: int = 1) -> MicroBatch:
-    """Return the rows of some examples and their answers as a micro batch, filled up to ``examples``.
+    """Return the rows of some examples and their answers as a micro batch, padded to ``examples`` examples.
 
-    An unknown answer (None) counts as the first.
+    An unknown answer (None) counts as the first answer.
     """
     each = len(rows[0])
     batch = glm_loader.collate([row for example in rows for row in example], least=examples * each)
@@ -35,7 +36,7 @@ def collate(rows: Sequence[Sequence[Row]], answers: Sequence[int | None], *, exa
 
 
 def order_of_rank(count: int, ranks: int, rank: int, seed: int) -> list[int]:
-    """Return the example indices of a rank, shuffled by ``seed``; every rank has the same number."""
+    """Return the example indices of a rank, shuffled by ``seed``; every rank gets the same number of examples."""
     places: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
     total = -(-count // ranks) * ranks
     return (places * -(-total // count))[:total][rank::ranks]
@@ -64,7 +65,7 @@ class ClozeSamples:
         return to_device([self._micro_batch(number) for number in numbers], self._config, self._mesh)
 
     def close(self) -> None:
-        """Do nothing: there are no workers."""
+        """Do nothing, because there are no workers."""
 
     def _micro_batch(self, number: int) -> MicroBatch:
         epoch, place = divmod(number, self._of_epoch)
@@ -83,10 +84,10 @@ class ClozeSamples:
 def evaluation_batches(
     config: TrainConfig, mesh: Mesh, examples: Sequence[Example], pattern: Pattern
 ) -> Iterator[MicroBatch]:
-    """Yield the batches of this data-parallel rank's share, every n-th example of n ranks; each has the same number."""
+    """Yield the batches of this data-parallel rank: every n-th example on n ranks, equally many batches on each."""
     cloze, ranks = config.cloze, config.parallel.data
     assert cloze is not None
-    # The stages of a pipeline know one batch size.
+    # All batches of a pipeline must have one size.
     size = config.batch.micro if config.parallel.pipeline > 1 else cloze.eval_micro or config.batch.micro
     mine = examples[mesh.data_rank :: ranks]
     for begin in range(0, -(-len(examples) // ranks), size):
@@ -96,7 +97,7 @@ def evaluation_batches(
 
 
 def to_device(parts: Sequence[MicroBatch], config: TrainConfig, mesh: Mesh) -> list[MicroBatch]:
-    """Return micro batches on the device, of one length in a pipeline."""
+    """Return micro batches on the device; in a pipeline all have the same length."""
     if config.parallel.pipeline > 1:
         parts = glm_loader.of_one_length(parts)
     return [glm_loader.to_device(part, mesh.device) for part in parts]

@@ -12,7 +12,7 @@ def accuracy(predictions: Sequence[int], labels: Sequence[int]) -> float:
 
 
 def f1_macro(predictions: Sequence[int], labels: Sequence[int]) -> float:
-    """Return the mean F1 of the answers, 0 to 1; an answer that is neither predicted nor a label is left out."""
+    """Return the mean F1 over the answers, from 0 to 1; an answer that is neither predicted nor a label is excluded."""
     pairs = list(zip(predictions, labels, strict=True))
     scores = []
     for answer in {*predictions, *labels}:

@@ -18,23 +18,23 @@ from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 
 def cross_entropy(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
-    """Cross entropy: the mean over examples, from scores [E, C] and answers int64 [E], like all losses here."""
+    """Cross entropy of scores [E, C] and answers int64 [E], averaged over examples."""
     return functional.cross_entropy(scores, answers)
 
 
 def hinge(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
-    """Multi-class hinge loss with margin 1: the sum over the wrong answers, the mean over examples."""
+    """Multi-class hinge loss with margin 1, summed over the wrong answers and averaged over examples."""
     margins = (1 + scores - scores.gather(1, answers[:, None])).clamp(min=0)
     return margins.sum(1).mean() - 1.0
 
 
 def generative(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
-    """The negative score of the right answer, its log-likelihood."""
+    """Negative log-likelihood: the negated score of the right answer, averaged over examples."""
     return -scores.gather(1, answers[:, None]).mean()
 
 
 def mix(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
-    """The sum of the generative loss and the cross entropy."""
+    """Sum of the generative loss and the cross entropy."""
     return generative(scores, answers) + cross_entropy(scores, answers)
 
 
@@ -47,10 +47,10 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 class ClozeObjective:
-    """The loss of the last stage; in evaluation it also keeps the answers with the highest score, until ``clear``."""
+    """The loss of the last stage. In evaluation it also stores the answers with the highest scores until ``clear``."""
 
     def __init__(self, cloze: Cloze, choices: int, answer_ids: Sequence[int] | None) -> None:
-        """``answer_ids`` are the tokens of ``choices`` answers; None: each row of a batch has its own answer."""
+        """``answer_ids`` are the tokens of the ``choices`` answers; None if each row of a batch has its own answer."""
         self._loss, self._penalty = LOSSES[cloze.loss], cloze.length_penalty
         self._choices, self._answer_ids = choices, answer_ids
         self.predictions: list[int] = []
@@ -62,7 +62,9 @@ class ClozeObjective:
     ) -> torch.Tensor:
         """Return the loss [1], fp32, from hidden states [B, S, H], which all tensor-parallel ranks have."""
         if rows.answers is None or rows.prefix is None:
-            raise RuntimeError("cloze: the batch has no answers or no prefix, expected both of cloze_batches.collate")
+            raise RuntimeError(
+                "cloze: the batch has no answers or no prefix, expected both — make it with cloze_batches.collate"
+            )
         answers = rows.answers
         if self._answer_ids is None:
             scores, answers = self._of_texts(x, weight, tp, rows), answers[:: self._choices]
@@ -81,7 +83,7 @@ class ClozeObjective:
         return torch.stack([loss])
 
     def clear(self) -> None:
-        """Forget the evaluated examples."""
+        """Drop the stored results of evaluated examples."""
         self.predictions, self.loss_sum = [], 0.0
 
     def _of_texts(self, x: torch.Tensor, weight: torch.Tensor, tp: TensorParallel, rows: Rows) -> torch.Tensor:

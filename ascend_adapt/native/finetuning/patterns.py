@@ -1,6 +1,6 @@
 """Patterns of cloze tasks: an example as a prompt with a mask, and the answers that may fill it.
 
-Source of the wordings and of the truncation: THUDM/GLM@4f61ed72 tasks/superglue/pvp.py and tasks/data_utils.py
+Source of the wording and the truncation: THUDM/GLM@4f61ed72 tasks/superglue/pvp.py and tasks/data_utils.py
 (build_input_from_ids).
 """
 
@@ -43,7 +43,7 @@ class Pattern:
 
     numbers: ClassVar[tuple[int, ...]]
     has_texts_as_answers: ClassVar[bool] = False
-    """Whether the answers are texts of the example, each in its own row; else words, the same for all examples."""
+    """Whether answers are texts of the example, one row each. Otherwise they are words, the same for all examples."""
 
     def __init__(self, tokenizer: GlmTokenizer, length: int, number: int, *, block_positions: bool = True) -> None:
         """``length`` is the maximum number of tokens in a row.
@@ -66,7 +66,7 @@ class Pattern:
         raise NotImplementedError
 
     def answer_ids(self) -> list[int]:
-        """Return the token of each answer that is a word.
+        """Return the token id of each answer, for tasks whose answers are words.
 
         Raises:
             DataError: the vocabulary has no token for a word.
@@ -78,7 +78,7 @@ class Pattern:
         return [ids[0] for _, ids in found]
 
     def rows(self, example: Example) -> list[Row]:
-        """Return the rows of an example: one for each answer that is a text, else one.
+        """Return the rows of an example: one per answer if the answers are texts, otherwise one.
 
         Raises:
             DataError: the prompt has no mask, or its parts that may not be shortened are too long.
@@ -98,7 +98,7 @@ class Pattern:
         return self.row([one for ids, _ in (*first, *second) for one in ids], answer)
 
     def row(self, prompt: Sequence[int], answer: Sequence[int] | None) -> Row:
-        """Return the row of a prompt's ids and an answer's; without an answer only [sop] follows the prompt.
+        """Return the row made of a prompt's ids and an answer's ids; without an answer, only [sop] follows the prompt.
 
         Raises:
             DataError: the prompt has no mask.
@@ -138,7 +138,7 @@ class Pattern:
 
     def _truncate(self, first: _Encoded, second: _Encoded, answer: Sequence[int] | None) -> None:
         total = sum(len(ids) for ids, _ in (*first, *second))
-        # [CLS], the end of the text, and [sop] where no answer is given.
+        # [CLS], the end of the text, and [sop] if no answer is given.
         surplus = total + (len(answer) if answer else 1) + 2 - self.length
         for _ in range(surplus):
             of_first, of_second = (sum(len(ids) for ids, may in half if may) for half in (first, second))
@@ -179,7 +179,7 @@ class Copa(Pattern):
 
 
 class BoolQ(Pattern):
-    """BoolQ: a question about a passage, no or yes."""
+    """BoolQ: a yes/no question about a passage."""
 
     numbers = (0, 1, 2, 3, 4, 5)
 
@@ -220,7 +220,7 @@ class Rte(Pattern):
 
 
 class Cb(Rte):
-    """CommitmentBank: entailment, contradiction or neither."""
+    """CommitmentBank: whether a premise entails a hypothesis, contradicts it, or neither."""
 
     def prompt(self, texts: Mapping[str, str]) -> tuple[Parts, Parts]:
         """See Pattern."""

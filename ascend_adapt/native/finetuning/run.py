@@ -1,7 +1,7 @@
 """Finetuning run: epochs over a cloze task, validation after each, and a test of the best weights.
 
-The loop is that of every native run, with other batches, another objective, and work at the end of each epoch.
-Source: THUDM/GLM@4f61ed72 finetune_glm.py (_train, finetune) and tasks/eval_utils.py.
+The training loop is that of every native run, with other batches and another objective, and validation after each
+epoch. Source: THUDM/GLM@4f61ed72 finetune_glm.py (_train, finetune) and tasks/eval_utils.py.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FinetuningRun(TrainingRun):
         return ClozeSamples(self.config, self.mesh, read_examples(self.cloze, part), self.pattern, consumed)
 
     def evaluate_if_due(self, iteration: int) -> None:
-        """Validate after each epoch, and keep the best weights."""
+        """Validate after each epoch, and save the best weights."""
         cloze, batch = self.cloze, self.config.batch
         of_epoch = cloze.micro_batches(batch.micro, self.config.parallel.data)
         before, done = ((iteration - back) * batch.accumulation // of_epoch for back in (1, 0))
@@ -77,7 +77,7 @@ class FinetuningRun(TrainingRun):
         )
 
     def test(self) -> None:
-        """Test the best weights, and write the predictions."""
+        """Evaluate the best weights on the test set, and write the predictions."""
         if self.best_weights is not None:
             with torch.no_grad():
                 for one, weights in zip(self.trainer.parameters, self.best_weights, strict=True):
@@ -101,13 +101,14 @@ class FinetuningRun(TrainingRun):
             self.group.on_first(lambda: self._write(self.run_dir / "test_results.json", {**scores, "type": "test"}))
 
     def _scored(self, part: str) -> tuple[dict[str, float], float, list[int]]:
-        """Return the metrics, the same on every rank and empty without labels, the loss, and all predictions."""
+        """Return the metrics (the same on every rank, empty without labels), the loss and all predictions."""
         mesh, examples = self.mesh, read_examples(self.cloze, part)
         self.objective.clear()
         for batch in evaluation_batches(self.config, mesh, examples, self.pattern):
             self.trainer.losses([batch], 1)
         mine = range(mesh.data_rank, len(examples), self.config.parallel.data)
-        # The tensor-parallel ranks of a last stage have equal values: the first one's count. Other stages have none.
+        # The tensor-parallel ranks of a last stage have equal values, so only the first one is used. Other stages have
+        # none.
         own = self.objective.predictions if mesh.tensor_rank == 0 else []
         loss = self.objective.loss_sum if own else 0.0
         every = self.group.together(lambda: (dict(zip(mine, own, strict=False)), loss))
@@ -138,5 +139,5 @@ class FinetuningRun(TrainingRun):
 
 
 def _as_upstream(label: Any) -> Any:
-    """Return a label as GLM writes it: BoolQ's are lower-case words."""
+    """Return a label as GLM writes it: BoolQ's labels are lower-case words."""
     return str(label).lower() if isinstance(label, bool) else label

@@ -1,1 +1,1 @@
-"""Generation with a decoder: tokens that continue prompts, and the blanks that GLM fills."""
+"""Generation with a decoder: continuation of prompts, and GLM's blank filling."""

@@ -1,6 +1,7 @@
-"""Blanks of prompts filled by GLM, one after another; each piece sees the prompt and the pieces before it.
+"""Blank filling with GLM: blanks are filled one after another; each piece sees the prompt and the pieces before it.
 
-Source: THUDM/GLM@4f61ed72 generate_samples.py. Upstream adds a mask to a prompt without one; here it is refused.
+Source: THUDM/GLM@4f61ed72 generate_samples.py. Upstream adds a mask to a prompt without one; here such a prompt is an
+error.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from ascend_adapt.native.model.blank_cache import BlankCache, BlankRow
 
 MASKS = ("MASK", "sMASK", "gMASK")
 _SEED_STRIDE = 1_000_003
-"""Between the seeds of a prompt's blanks. torch's CPU generator reads only 32 bits of a seed."""
+"""Stride between the seeds of a prompt's blanks. torch's CPU generator reads only 32 bits of a seed."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A prompt with its blanks filled, and what fills each of them."""
+    """A prompt with its blanks filled, and the text of each blank."""
 
     text: str
     blanks: tuple[Continuation, ...]
@@ -58,7 +59,7 @@ def fill(
     use_cache: bool = True,
     batch_size: int = 8,
 ) -> list[Filled]:
-    """Fill every mask in each of ``texts``; a piece ends at [eop], the end of the text, or as in ``generate``.
+    """Fill every mask in each of ``texts``. A piece ends at [eop], at the end-of-text token, or as in ``generate``.
 
     Raises:
         DataError: a prompt has no mask, or one that the vocabulary lacks, or leaves no room in the model's context.
@@ -103,7 +104,7 @@ def check_prompts(model: InferenceModel, tokenizer: GlmTokenizer, texts: Sequenc
 
 
 def _prompts(tokenizer: GlmTokenizer, texts: Sequence[str]) -> list[_Prompt]:
-    """Return the ids of each text between [CLS] and its end, which a text that ends with a mask does not have."""
+    """Return the ids of each text between [CLS] and the end token; a text that ends with a mask has no end token."""
     known = [name for name in MASKS if name in tokenizer.special]
     ids_of_masks = {tokenizer.command(name) for name in known}
     prompts, problems = [], []

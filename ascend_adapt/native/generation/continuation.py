@@ -11,7 +11,7 @@ from ascend_adapt.native.generation.inference_model import InferenceModel
 
 @dataclass(frozen=True)
 class Continuation:
-    """Text that continues a prompt, the number of generated tokens, and why it ends, as in ``Generation``."""
+    """Text that continues a prompt, its number of tokens, and the reason why it ends, as in ``Generation``."""
 
     text: str
     new_tokens: int
@@ -19,18 +19,18 @@ class Continuation:
 
 
 class StopStrings:
-    """Strings before which a generated text ends."""
+    """Stop strings: a generated text ends before the first of them."""
 
     def __init__(self, decode: Callable[[list[int]], str], strings: Sequence[str]) -> None:
         self._decode, self._strings = decode, [one for one in strings if one]
 
     def occur_in(self, tokens: list[int]) -> bool:
-        """Return whether the text of tokens has one of them."""
+        """Return whether the text of the tokens contains a stop string."""
         text = self._decode(tokens) if self._strings else ""
         return any(one in text for one in self._strings)
 
     def text_before(self, tokens: list[int]) -> str:
-        """Return the text of tokens up to the first of them."""
+        """Return the text of the tokens up to the first stop string."""
         text = self._decode(tokens)
         return text[: min([text.find(one) for one in self._strings if one in text], default=len(text))]
 
@@ -48,7 +48,7 @@ def continue_ids(
 ) -> list[Continuation]:
     """Return the text that continues each prompt.
 
-    It ends before the first of the strings ``stop`` and at the end-of-document token ``eod``.
+    The text ends before the first stop string in ``stop``, or at the end-of-document token ``eod``.
     """
     stops = StopStrings(decode, stop)
     found = generate(

@@ -1,4 +1,4 @@
-"""The step of generation that reads one token of each row, with fixed shapes: recorded once as a graph, replayed."""
+"""Decode step: one token per row, with fixed shapes, recorded once as a graph and then replayed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ascend_adapt.native import device as devices
 from ascend_adapt.native.model.kv_cache import FixedShapeCache, KeyValueCache
 
 _CAPACITY_STEP = 128
-"""Capacities are multiples of it, so that batches of similar length share a graph."""
+"""Capacities are multiples of this number, so that batches of similar length share a graph."""
 
 
 LogitsOf = Callable[[torch.Tensor, KeyValueCache], torch.Tensor]
-"""Returns this rank's logits [rows, vocabulary] after tokens [rows, S], which continue a cache."""
+"""Function that returns this rank's logits [rows, vocabulary] after tokens [rows, S] that continue a cache."""
 
 
 class DecodeStep:
@@ -28,15 +28,15 @@ class DecodeStep:
         self._has_run = False
 
     def serves(self, rows: int, capacity: int) -> bool:
-        """Return whether it supports a batch of ``rows`` that needs ``capacity`` tokens."""
+        """Return whether this step fits a batch of ``rows`` rows that needs ``capacity`` tokens."""
         return (rows, _rounded(capacity)) == (self.rows, self.capacity)
 
     def start(self, cache: KeyValueCache) -> None:
-        """Continue the prompts that ``cache`` has seen."""
+        """Start decoding after the prompts in ``cache``."""
         self._cache.fill(cache)
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return this rank's logits [rows, vocabulary] after ``tokens`` [rows, 1], until the next call."""
+        """Return this rank's logits [rows, vocabulary] after ``tokens`` [rows, 1]; the next call overwrites them."""
         self._tokens.copy_(tokens)
         if self._replay is None and self._has_run:
             self._replay = devices.recorded(self._launch)

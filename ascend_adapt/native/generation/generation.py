@@ -14,17 +14,18 @@ from ascend_adapt.native.generation.inference_model import InferenceModel
 from ascend_adapt.native.model.kv_cache import KeyValueCache
 
 _LEAST_TEMPERATURE = 1e-30
-"""By which fp32 logits can still be divided without overflow."""
+"""Smallest temperature by which fp32 logits can be divided without overflow."""
 _SEEDS = 2**62
-"""Each prompt adds its number to the seed; torch's generator reads 64 bits."""
+"""Bound of a seed's magnitude. Each prompt adds its number to the seed; torch's generator reads 64 bits."""
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen: ``temperature`` 0 is greedy.
 
-    ``top_k`` keeps the k most likely tokens, 0 all; ``top_p`` the fewest of them whose probabilities sum to at least p.
-    The draws of a prompt depend on ``seed`` and its number alone, not on the others of its batch.
+    ``top_k`` keeps the k most likely tokens (0: all tokens); of these, ``top_p`` keeps the fewest whose probabilities
+    sum to at least p. The draws of a prompt depend only on ``seed`` and its number, not on the other prompts in its
+    batch.
     """
 
     max_new_tokens: int = 64
@@ -51,7 +52,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generation:
-    """Generated tokens, and why they end: ``eod``, ``stop``, ``length`` (max_new_tokens), ``context`` (it is full)."""
+    """Generated tokens, and why they end: ``eod``, ``stop``, ``length`` (max_new_tokens) or ``context`` (full)."""
 
     tokens: list[int]
     finish: str
@@ -61,7 +62,7 @@ class Generation:
 class _Row:
     number: int
     limit: int
-    """Maximum number of tokens to generate, and which of the two limits that is."""
+    """Maximum number of tokens to generate, and the reason for it: ``length`` or ``context``."""
     limit_name: str
     seed: int
     tokens: list[int] = field(default_factory=list)
@@ -69,7 +70,7 @@ class _Row:
 
 
 MakeCache = Callable[[int, torch.Tensor | None, Sequence[int]], KeyValueCache]
-"""Returns a cache for this number of tokens, for rows with this padding that continue the prompts of these numbers."""
+"""Function of a number of tokens, the padding of each row and the prompts' numbers; it returns a cache for them."""
 
 
 def _causal_cache(capacity: int, padding: torch.Tensor | None, _numbers: Sequence[int]) -> KeyValueCache:
@@ -91,15 +92,11 @@ def generate(
     """Continue each prompt, in batches of ``batch_size``; the token that ends a text is not part of the result.
 
     Args:
-        model: the model; all its ranks call this with the same arguments.
-        prompts: token ids, at least one each.
-        sampling: how tokens are chosen, and how many.
-        ends: tokens that end a text.
-        is_stop: whether generated tokens contain a stop string, which ends a text.
-        use_cache: False recomputes every token at each step.
-        batch_size: number of prompts at a time.
-        seeds: of each prompt's draws; None: ``sampling.seed`` plus its number.
-        make_cache: the cache of some prompts, which gives positions and masks.
+        model: the model; all its ranks call this with the same arguments. prompts: token ids, at least one each.
+        sampling: how tokens are chosen, and how many. ends: tokens that end a text. is_stop: whether generated tokens
+        contain a stop string, which ends a text. use_cache: False recomputes every token at each step. batch_size:
+        number of prompts per batch. seeds: seed of each prompt's draws; by default ``sampling.seed`` plus the prompt's
+        number. make_cache: function that returns the cache of a batch, which determines positions and masks.
 
     Raises:
         DataError: a prompt is empty, or leaves no room in the model's context.
@@ -117,7 +114,7 @@ def generate(
 
 
 def check_lengths(model: InferenceModel, prompts: Sequence[Sequence[int]]) -> None:
-    """Check that each prompt has tokens, and leaves room for others; raises what ``generate`` raises."""
+    """Check that each prompt has tokens and leaves room for new ones; raises the errors of ``generate``."""
     problems = [f"prompt {number}: has no tokens" for number, prompt in enumerate(prompts, 1) if not prompt]
     problems += [
         f"prompt {number}: {len(prompt)} tokens, expected fewer than the model's context of {model.max_positions}"
@@ -132,7 +129,7 @@ class _Batch:
     """Prompts that are continued together.
 
     The host reads the tokens at intervals, so that it does not wait for a device at each of them. Finished rows then
-    leave the batch; with a captured step they stay until all are finished.
+    leave the batch, but with a captured step they stay until all rows are finished.
     """
 
     def __init__(
@@ -158,7 +155,7 @@ class _Batch:
         self.steps = 0
         self.draws: torch.Tensor | None = None
         if sampling.temperature > 0:
-            # Of each row from its own generator, so that they do not depend on the other rows.
+            # Each row draws from its own generator, so that its draws do not depend on the other rows.
             draws = [torch.rand(row.limit, generator=torch.Generator().manual_seed(row.seed)) for row in rows]
             self.draws = nn.utils.rnn.pad_sequence(draws, batch_first=True).to(model.device)
 
@@ -176,7 +173,7 @@ class _Batch:
             self._drop_finished_rows()
 
     def _next_tokens(self) -> torch.Tensor:
-        """Return the next token of each row, int64 [rows], and continue with it."""
+        """Return the next token of each row, int64 [rows], and append it to the row."""
         logits = self.model.gathered(self._next_logits())
         # Rows beyond the tokenizer's ids are padding of the vocabulary.
         chosen = self._chosen(logits[..., : self.model.model.vocab_size])
@@ -244,14 +241,14 @@ def drawn(probabilities: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
 
 
 def filtered(logits: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
-    """Return logits [..., V] with minus infinity for the tokens that top-k, then top-p, leave out."""
+    """Return logits [..., V] with minus infinity for the tokens that top-k and then top-p exclude."""
     if 0 < top_k < logits.shape[-1]:
         least = logits.topk(top_k).values[..., -1:]
         logits = logits.masked_fill(logits < least, float("-inf"))
     if top_p < 1:
         ordered, places = logits.sort(-1, descending=True)
         probabilities = ordered.softmax(-1)
-        # A token stays if those before it do not reach top_p yet.
+        # A token stays if the sum of the more likely ones has not reached top_p.
         left_out = probabilities.cumsum(-1) - probabilities >= top_p
         logits = logits.masked_fill(left_out.scatter(-1, places, left_out), float("-inf"))
     return logits

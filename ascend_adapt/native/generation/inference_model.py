@@ -1,4 +1,4 @@
-"""A decoder for inference on one device or over tensor-parallel ranks."""
+"""Inference model: a decoder on one device or over tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ class InferenceModel:
         return self.local_logits(tokens, cache=cache, logits_to_keep=1)[:, 0]
 
     def decode_step(self, rows: int, capacity: int) -> DecodeStep | None:
-        """Return a decode step for ``rows`` of ``capacity`` tokens, kept for the next batch of these shapes.
+        """Return a decode step for ``rows`` rows of ``capacity`` tokens, cached for the next batch of these shapes.
 
-        None: the device has no graphs, or several ranks compute the step.
+        Return None if the device has no graphs or several ranks compute the step.
         """
         if not devices.has_graphs(self.device) or self.mesh.parallel.tensor > 1:
             return None
         if self._decode_step is None or not self._decode_step.serves(rows, capacity):
-            self._decode_step = None  # frees its memory first
+            self._decode_step = None  # frees the memory of the previous step first
             self._decode_step = DecodeStep(self.next_logits, rows, capacity, self.max_positions, self.device)
         return self._decode_step
 
     def gathered(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return fp32 logits [..., padded vocabulary] of all ranks from this rank's."""
+        """Gather the fp32 logits [..., padded vocabulary] of all ranks from this rank's logits."""
         group = self.mesh.group("tensor")
         if group is not None:
             mine = logits.movedim(-1, 0).contiguous()

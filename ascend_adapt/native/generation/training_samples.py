@@ -25,14 +25,14 @@ from ascend_adapt.native.step.data_parallel import before_passes
 
 @dataclass(frozen=True)
 class TextSample:
-    """A prompt and the text that the model made of it: its continuation, or for GLM the prompt with filled blanks."""
+    """A prompt and the generated text: its continuation, or for GLM the prompt with filled blanks."""
 
     prompt: str
     text: str
 
 
 class TextSampler:
-    """Generates the samples of a run.
+    """Generates text samples during a run.
 
     Raises:
         DataError, SettingsError: the tokenizer cannot be loaded, or the model cannot continue a prompt.
@@ -62,14 +62,14 @@ class TextSampler:
         """Generate the samples with the current weights; every rank calls it and gets the same samples."""
         before_passes(self.decoder)
         self.decoder.eval()
-        # Compiled layers would be compiled again for every length.
+        # Compiled layers would be recompiled for every length.
         with torch.compiler.set_stance("force_eager"):
             texts = self._texts()
         return [TextSample(prompt, text) for prompt, text in zip(self.samples.prompts, texts, strict=True)]
 
 
 class _TrainedModel(InferenceModel):
-    """The decoder of a run. Data-parallel ranks all use the first one's tokens: ZeRO gathers together."""
+    """The decoder of a run. All data-parallel ranks use the first one's tokens, because ZeRO gathers collectively."""
 
     def agreed(self, tokens: torch.Tensor) -> torch.Tensor:
         dist.broadcast(tokens, src=0)

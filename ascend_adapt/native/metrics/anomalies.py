@@ -11,31 +11,31 @@ from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.step.trainer import Step
 
 SEEN = 32
-"""Number of earlier losses that the next one is compared with."""
+"""Number of previous losses that a loss is compared with."""
 DEVIATIONS = 6.0
 LEAST = 0.1
-"""A spike exceeds the mean of the earlier losses by at least this fraction of it."""
+"""A loss spike exceeds the mean of the previous losses by at least this fraction."""
 
 
 class AnomalyDetector:
-    """Examines every step of a run; every rank must make one and pass every step to it."""
+    """Anomaly detector of a run; every rank must create one and pass every step to it."""
 
     def __init__(self, mesh: Mesh, *, scale_adapts: bool = True) -> None:
         """``scale_adapts``: a dynamic loss scale responds to overflowing gradients; a fixed one cannot."""
         self._mesh, self._group = mesh, HostGroup(mesh)
         self._losses: deque[float] = deque(maxlen=SEEN)
         self.is_spoiled = False
-        """Whether the last step had NaN or Inf that a lower loss scale cannot prevent."""
+        """Whether the last step had NaN or Inf values that a lower loss scale cannot prevent."""
         self._scale_adapts = scale_adapts
         self._was_reported = False
         self.cause: str | None = None
-        """The first rank with NaN or Inf in its weights, else in its gradients, in the first bad step of a series."""
+        """The first rank with NaN or Inf in its weights, else in its gradients, at the first bad step of a series."""
 
     def report(self, iteration: int, step: Step) -> list[str]:
-        """Return warnings about a step; of consecutive steps with NaN or Inf only the first is reported.
+        """Return warnings about a step; of consecutive steps with NaN or Inf, only the first is reported.
 
-        A step that fp16's dynamic loss scale skipped is normal, unless its loss is NaN or Inf too, which no
-        other scale prevents.
+        A step skipped by fp16's dynamic loss scaling is normal, unless its loss is NaN or Inf too, which no scale
+        prevents.
         """
         is_bad = not (math.isfinite(step.grad_norm) and math.isfinite(step.loss))
         self.is_spoiled = is_bad and not (step.skipped and self._scale_adapts and math.isfinite(step.loss))
@@ -50,16 +50,16 @@ class AnomalyDetector:
             mean, deviation = statistics.fmean(before), statistics.pstdev(before)
             if step.loss - mean > max(DEVIATIONS * deviation, LEAST * abs(mean)):
                 spike = (
-                    f"warning: iteration {iteration}: loss {step.loss:.4g}, the {SEEN} losses before it were "
-                    f"{mean:.4g} on average, {max(before):.4g} at most"
+                    f"warning: iteration {iteration}: loss {step.loss:.4g}, the previous {SEEN} losses were {mean:.4g} "
+                    f"on average, {max(before):.4g} at most"
                 )
         return [spike] if spike else []
 
     def _spoiled(self, iteration: int, step: Step) -> list[str]:
         """Return which ranks have NaN or Inf in weights, or, if all weights are finite, in gradients.
 
-        One such weight spoils the loss and so the gradients of all ranks. For gradients, the parameter
-        nearest to the loss is reported, because the backward pass starts there.
+        One such weight corrupts the loss and thus the gradients of all ranks. For gradients, the parameter nearest to
+        the loss is reported, because the backward pass starts there.
         """
         mesh = self._mesh
         place = f"stage {mesh.pipeline_rank}, data {mesh.data_rank}, tensor {mesh.tensor_rank}"

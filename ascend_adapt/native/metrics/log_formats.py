@@ -1,4 +1,4 @@
-"""Log lines of each upstream, byte for byte, so that existing log parsers read them.
+"""Log lines in each upstream's format, byte for byte, so that existing log parsers read them.
 
 Sources: Megatron-LM@v2.5 megatron/training.py and @core_v0.9.0 megatron/training/training.py training_log; bigscience
 Megatron-DeepSpeed@8387ae17 and deepspeedai Megatron-DeepSpeed@4efb479d megatron/training.py; gpt-neox@9610391a
@@ -22,8 +22,8 @@ from ascend_adapt.config.train_config import LOG_FORMATS, TrainConfig
 class Interval:
     """Metrics of one log interval: values of its last step, and means over its steps.
 
-    ``lm_loss`` is the mean over the steps that were not skipped, None if all were. ``seconds`` is the mean time of an
-    iteration. ``tflops`` is the dialect's own count per device, in TFLOP/s.
+    ``lm_loss`` is the mean over the steps that were not skipped, or None if all were skipped. ``seconds`` is the mean
+    time of an iteration. ``tflops`` is TFLOP/s per device by the dialect's formula.
     """
 
     iteration: int
@@ -45,7 +45,7 @@ class Interval:
     num_zeros: float | None = None
     params_norm: float | None = None
     peak_memory_bytes: int | None = None
-    """Of the logging rank's device."""
+    """Peak memory of the logging rank's device."""
     ranks: Mapping[str, Any] | None = None
     """Straggler report for each part of a step, in seconds; None for a single rank."""
 
@@ -72,9 +72,9 @@ def evaluation_lines(config: TrainConfig, iteration: int, part: str, loss: float
 
 @dataclass(frozen=True)
 class LogFormat:
-    """Log lines of a training program: an entry point of the group ``ascend_adapt.log_formats``, the built-in ones too.
+    """Log format of a training program. Each one, built-in or not, is an entry point in ``ascend_adapt.log_formats``.
 
-    ``step`` and ``evaluation`` return what ``step_lines`` and ``evaluation_lines`` do.
+    ``step`` and ``evaluation`` return the lines of ``step_lines`` and ``evaluation_lines``.
     """
 
     step: Callable[[TrainConfig, Interval, bool], list[str]]

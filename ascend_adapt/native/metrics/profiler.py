@@ -1,4 +1,4 @@
-"""Profiles chosen steps of chosen ranks with the device's own profiler, as traces for chrome://tracing."""
+"""Profile selected steps of selected ranks with the device's profiler, as traces for chrome://tracing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ascend_adapt.native.parallel.mesh import Mesh
 
 
 class Profiler:
-    """Profiler of a run. Every rank must create it and call it at every step; ranks that are not chosen do nothing.
+    """Profiler of a run. Every rank must create one and call it at every step; ranks that are not selected do nothing.
 
-    A profiler that is missing or fails is reported and never ends the run.
+    A missing or failing profiler is reported and never ends the run.
     """
 
     def __init__(self, profile: Profile, mesh: Mesh, run_dir: Path) -> None:
@@ -27,7 +27,7 @@ class Profiler:
         self._outcome = ""
 
     def before(self, iteration: int) -> None:
-        """Start profiling if ``iteration`` is the first chosen one of this run."""
+        """Start profiling if ``iteration`` is the first selected iteration of this run."""
         profile = self._profile
         if not profile.is_on or self._first or not profile.first <= iteration <= profile.last:
             return
@@ -41,7 +41,7 @@ class Profiler:
                 self._outcome = f"no trace, {type_and_message(error)}"
 
     def after(self, iteration: int) -> list[str]:
-        """Count a finished step; after the last chosen one write the traces and return the log lines, on rank 0."""
+        """Count a finished step; after the last selected one, write the traces and return the log lines (on rank 0)."""
         if not self._first:
             return []
         self._done = iteration
@@ -53,7 +53,7 @@ class Profiler:
             return []
         if not self._done:
             chosen = self._profile
-            return [f"profile: none of the iterations {chosen.first} to {chosen.last} was run"]
+            return [f"profile: no iteration from {chosen.first} to {chosen.last} was run"]
         if self._running is not None:
             self._outcome = self._written()
         mine = (self._mesh.rank, self._outcome)
@@ -63,7 +63,7 @@ class Profiler:
         return [f"profile of iterations {steps}, rank {rank}: {outcome}" for rank, outcome in outcomes]
 
     def close(self) -> None:
-        """Stop profiling; nothing is written. Safe to call after an error."""
+        """Stop profiling without writing anything. Safe to call after an error."""
         running, self._running = self._running, None
         if running is not None:
             try:
@@ -80,7 +80,7 @@ class Profiler:
             self._folder.mkdir(parents=True, exist_ok=True)
             running.export_chrome_trace(str(aside))
             if not aside.exists():
-                return "no trace, the profiler wrote none — see its messages in the rank's log"
+                return "no trace was written — see the profiler's messages in the rank's log"
             aside.replace(path)
             size = path.stat().st_size / 1e6
         except _FAILURES as error:

@@ -13,14 +13,14 @@ VARIABLE = "ASCEND_ADAPT_PROGRESS_FD"
 
 
 class ProgressPipe:
-    """Write end of the pipe. A launcher that does not read, or has ended, neither blocks nor ends the run."""
+    """Write end of the pipe. A launcher that does not read or has exited neither blocks nor ends the run."""
 
     def __init__(self, iterations: int, descriptor: int | None) -> None:
         self._iterations, self._descriptor = iterations, descriptor
 
     @classmethod
     def of(cls, environ: Mapping[str, str], iterations: int) -> ProgressPipe:
-        """Return the pipe that ``ascend-run`` opened for this rank, or one that writes nothing."""
+        """Return the pipe that ``ascend-run`` opened for this rank, or a pipe that writes nothing."""
         descriptor = environ.get(VARIABLE)
         return cls(iterations, None if descriptor is None else int(descriptor))
 

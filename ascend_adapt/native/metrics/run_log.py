@@ -1,4 +1,4 @@
-"""Run log: lines on the terminal, metrics.jsonl, evaluations.jsonl and samples.jsonl, TensorBoard, Weights & Biases."""
+"""Run log: terminal lines, metrics.jsonl, evaluations.jsonl, samples.jsonl, TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunLog:
 
     A failed write, such as on a full disk, is reported and the run continues. Call ``step`` after every iteration,
     ``evaluation`` after every evaluation, and ``close`` at the end. A resumed run appends to the same files; rows that
-    an earlier run wrote past the checkpoint are dropped.
+    an earlier run wrote after the checkpoint are dropped.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class RunLog:
             self._try("wandb", self._open_wandb)
 
     def say(self, text: str) -> None:
-        """Print one line, once for all ranks."""
+        """Print a line, on rank 0 only."""
         if self._writes:
             print(text, file=self._output, flush=True)
 
     def step(self, metrics: StepMetrics) -> None:
-        """Record an iteration; log the interval if it ends here."""
+        """Record an iteration; if it ends a log interval, log the interval."""
         if not self._writes:
             return
         if not self._is_open:
@@ -90,7 +90,7 @@ class RunLog:
         if not self._writes:
             return
         if not self._is_open:
-            # No step was left to train, so earlier rows of this iteration are kept, except this one.
+            # No step was left to train, so the earlier rows of this iteration are kept, except for this evaluation's.
             self._open_files(
                 lambda row: row["iteration"] <= iteration and (row["iteration"], row.get("part")) != (iteration, part)
             )
@@ -100,7 +100,7 @@ class RunLog:
         self._scalar(f"{part}/lm_loss", loss, iteration)
 
     def text_samples(self, iteration: int, samples: Sequence[Any]) -> None:
-        """Print and keep samples of text, each with ``prompt`` and ``text``."""
+        """Print text samples and write them to samples.jsonl, each with ``prompt`` and ``text``."""
         if not self._writes:
             return
         if not self._is_open:
@@ -114,14 +114,14 @@ class RunLog:
         for name, file in self._files.items():
             self._try(name, file.close)
         for name, close in self._closing.items():
-            # A writer that has failed may wait for its thread forever.
+            # Closing a failed writer may wait for its thread forever.
             if name not in self._failed:
                 self._try(name, close)
         if self._failed:
             self.say(f"warning: incomplete: {', '.join(sorted(self._failed))}, see the warnings above")
 
     def _try(self, name: str, write: Callable[[], Any]) -> None:
-        """Write to one output; its first failure is reported and never ends the run."""
+        """Write to one output; its first failure is reported and does not end the run."""
         try:
             write()
         except Exception as error:  # TensorBoard and Weights & Biases raise their own errors
@@ -196,7 +196,9 @@ class RunLog:
         asked = self._config.logging.tensorboard
         if find_spec("tensorboard") is None:
             if asked:
-                self.say(f"tensorboard: nothing is written to {asked}, tensorboard is not installed — install it")
+                self.say(
+                    f"tensorboard: nothing is written to {asked}, because tensorboard is not installed — install it"
+                )
             return
         writer = import_module("torch.utils.tensorboard").SummaryWriter(log_dir=str(asked or folder / "tensorboard"))
         self._scalars["tensorboard"], self._closing["tensorboard"] = writer.add_scalar, writer.close
@@ -206,7 +208,9 @@ class RunLog:
         if not logging.wandb_project:
             return
         if find_spec("wandb") is None:
-            self.say(f"wandb: nothing is logged to {logging.wandb_project}, wandb is not installed — install it")
+            self.say(
+                f"wandb: nothing is logged to {logging.wandb_project}, because wandb is not installed — install it"
+            )
             return
         run = import_module("wandb").init(
             project=logging.wandb_project,
@@ -220,7 +224,7 @@ class RunLog:
 
 
 def _is_complete_and_kept(row: str, is_kept: Callable[[dict[str, Any]], bool]) -> bool:
-    """Return whether the row is complete (a crash or a full disk may have cut it) and kept."""
+    """Return whether a row is complete (a crash or a full disk may have truncated it) and is to be kept."""
     try:
         return is_kept(json.loads(row))
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -25,10 +25,10 @@ class StragglerReport:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """Metrics of one iteration, the same on every rank; ``iteration`` and ``consumed_samples`` count it.
+    """Metrics of one iteration, the same on every rank; ``iteration`` and ``consumed_samples`` include it.
 
-    ``learning_rate`` is that of the next step, as every upstream prints it. A step is skipped if its
-    gradients are not finite under dynamic loss scaling; ``nan`` says whether the loss is NaN.
+    ``learning_rate`` is the next step's, as in the log of every upstream. A step is skipped if its gradients are not
+    finite under dynamic loss scaling; ``nan`` is whether the loss is NaN.
     """
 
     iteration: int
@@ -45,6 +45,6 @@ class StepMetrics:
     params_norm: float | None = None
     num_zeros: float | None = None
     peak_memory_bytes: int | None = None
-    """Of this rank's device since the start of the run; None on a CPU."""
+    """Peak memory of this rank's device since the start of the run; None on a CPU."""
     spreads: Mapping[str, StragglerReport] = field(default_factory=dict)
-    """Of the log interval that ends with this step; empty at other steps and for a single rank."""
+    """Straggler reports of the log interval that ends with this step; empty at other steps and for a single rank."""

@@ -1,8 +1,8 @@
-"""Straggler detection: a slow rank makes all others wait and slows every step.
+"""Straggler detection: find a slow rank, for which all other ranks wait at every step.
 
-The step time is the same on all ranks, whichever is slow. So two parts are timed, in which no rank waits for another:
-loading the samples, and the first MLP of the forward pass up to its second matrix, which is the same work on every
-rank. Neither synchronizes the host with the device: events are read at the end of a log interval.
+The step time is the same on all ranks, whichever rank is slow. Therefore two parts are timed in which no rank waits for
+another: loading the samples, and the first MLP of the forward pass up to its second matrix, which is the same work on
+every rank. Neither measurement synchronizes the host with the device: events are read at the end of a log interval.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.mesh import Mesh
 
 KEPT = 32
-"""Number of steps timed at the end of an interval."""
+"""Number of steps that are timed at the end of a log interval."""
 SLOW = 1.5
 LEAST_S = {"samples": 2e-3, "mlp": 2e-4}
 LEAST_STEPS = 8
-"""A rank is slow if it takes SLOW times the median and LEAST_S seconds more, over LEAST_STEPS steps or more."""
+"""A rank is slow if its time is SLOW times the median and LEAST_S seconds above it, in LEAST_STEPS steps or more."""
 INTERVALS = 3
-"""Consecutive log intervals in which a rank is slow before it is reported: other work of a host comes and goes."""
+"""Number of consecutive log intervals in which a rank must be slow to be reported: other load may be brief."""
 SHARE = 0.1
-"""Minimum share of a step that the others wait for a rank that is slow to load its samples."""
+"""Minimum share of a step during which the others wait for a rank that is slow to load its samples."""
 PARTS = {"samples": "loading its samples", "mlp": "the first MLP of a step"}
 
 
 class StepTimes:
-    """This rank's times. Every rank must create it, and call ``report`` after the same steps.
+    """Step times of this rank. Every rank must create this object and call ``report`` after the same steps.
 
-    Without ``decoders`` no MLP is timed: in compiled blocks it is not a separate module.
+    Without ``decoders`` no MLP is timed: a compiled block does not call its MLP as a module.
     """
 
     def __init__(self, mesh: Mesh, decoders: Sequence[nn.Module]) -> None:
@@ -58,7 +58,7 @@ class StepTimes:
             mlp.dense_4h_to_h.register_forward_pre_hook(self._ends)
 
     def step(self, seconds_of_samples: float) -> None:
-        """Record the start of a step, and the seconds its samples took."""
+        """Record the start of a step, and the seconds that loading its samples took."""
         self._samples.append(seconds_of_samples)
         self._began.append(time.perf_counter())
         self._is_due = True
@@ -73,7 +73,7 @@ class StepTimes:
             self._is_due, self._first = False, None
 
     def report(self) -> dict[str, StragglerReport]:
-        """Return the straggler report over all ranks since the last call, by the name of the part.
+        """Return the straggler report of each part over all ranks since the last call, by the name of the part.
 
         The device must have finished the steps.
         """
@@ -95,10 +95,10 @@ class StepTimes:
         return reports
 
     def warnings(self, iteration: int, reports: Mapping[str, StragglerReport]) -> list[str]:
-        """Return a warning for each part in which a rank has now been slow for INTERVALS reports."""
+        """Return a warning for each part in which one rank has been slow in exactly INTERVALS reports in a row."""
         return [
             f"warning: iteration {iteration}: rank {rank} is slow in {PARTS[part]}: {one.most * 1e3:.2f} ms, the "
-            f"median of the ranks is {one.median * 1e3:.2f} ms, the least {one.least * 1e3:.2f} ms"
+            f"median over ranks is {one.median * 1e3:.2f} ms, the minimum {one.least * 1e3:.2f} ms"
             for part, one in reports.items()
             if self._slow_intervals.get((part, rank := one.slowest)) == INTERVALS
         ]

@@ -1,4 +1,4 @@
-"""Key/value cache of GLM: prompts that every token attends to, and pieces that fill their blanks, generated in turn."""
+"""Key/value cache of GLM: every token attends to the prompt; pieces that fill its blanks are generated in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_adapt.native.model.kv_cache import KeyValueCache
 
 @dataclass(frozen=True)
 class BlankRow:
-    """A row up to the start of the piece that is generated next; ``prefix`` is the length of its prompt."""
+    """A row up to the start of the next piece to generate; ``prefix`` is the length of its prompt."""
 
     tokens: Sequence[int]
     position_ids: Sequence[int]
@@ -21,7 +21,7 @@ class BlankRow:
 
 
 class BlankCache(KeyValueCache):
-    """Cache for rows padded on the left, each of which ends with the [sop] of the piece to generate."""
+    """Cache for left-padded rows, each of which ends with the [sop] of the piece to generate."""
 
     position_steps = (0, 1)
 
@@ -37,17 +37,17 @@ class BlankCache(KeyValueCache):
         self._prefix_end = torch.tensor([width - len(row.tokens) + row.prefix for row in rows], device=device)
 
     def position_ids(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the positions of the next ``tokens``; generated ones have the position of their mask."""
+        """Return the positions of the next ``tokens``; generated tokens have the position of their mask."""
         return self._positions[:, self._columns(tokens)]
 
     def block_position_ids(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the positions of the next ``tokens`` inside a blank, which count from 1 at [sop]; 0 in the prompt."""
+        """Return the block positions of the next ``tokens``, counted from 1 at [sop]; 0 in the prompt."""
         generated = torch.arange(self.length, self.length + tokens.shape[1], device=tokens.device)
         generated = (generated - self._blocks.shape[1] + 1).clamp(min=0)
         return self._blocks[:, self._columns(tokens)] + generated
 
     def masked_out(self, count: int) -> torch.Tensor | None:
-        """Return the mask of the next ``count`` queries: the prompt is visible to all, the pieces are causal."""
+        """Return the mask of the next ``count`` queries: the prompt is visible to all tokens, a piece is causal."""
         if count == 1:
             return super().masked_out(count)
         keys = torch.arange(self.length + count, device=self._prefix_end.device)
@@ -61,6 +61,6 @@ class BlankCache(KeyValueCache):
         self._prefix_end = self._prefix_end[rows]
 
     def _columns(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the columns of the next tokens in the tables, whose last column is for all generated tokens."""
+        """Return the table columns of the next tokens; all generated tokens share the last column."""
         columns = torch.arange(self.length, self.length + tokens.shape[1], device=tokens.device)
         return columns.clamp(max=self._positions.shape[1] - 1)

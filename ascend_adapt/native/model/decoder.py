@@ -1,4 +1,4 @@
-"""GPT decoder: all of it, or the layers of one pipeline stage."""
+"""GPT decoder: the full model, or the layers of one pipeline stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IGNORE_INDEX = -100
 
 
 class Objective(Protocol):
-    """The loss of the last stage, if it is not the language modelling loss."""
+    """Objective: a loss for the last stage that replaces the language modelling loss."""
 
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor, tp: TensorParallel, rows: Rows, *, training: bool
@@ -34,7 +34,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """Labels, loss mask and other inputs of a batch's loss."""
+    """Inputs of a batch's loss: labels, loss mask and others."""
 
     labels: torch.Tensor
     """int64 [B, S]."""
@@ -43,7 +43,7 @@ class Rows:
     prefix: torch.Tensor | None = None
     """int64 [B], see Decoder.forward."""
     answers: torch.Tensor | None = None
-    """int64 [B], the right choice of each row's example; -1 for a padding row."""
+    """int64 [B], the index of the right answer to each row's example; -1 for a padding row."""
 
 
 class Positions(Declared):
@@ -122,7 +122,7 @@ class Decoder(nn.Module):
         self.copies: ComputeWeights | None = None
         self.objective: Objective | None = None
         self.may_defer = not model.rms_eps_on_root
-        """Whether a fused block leaves its last residual add to the next norm; not if FSDP may have freed its bias."""
+        """Whether a fused block leaves its last residual add to the next norm; not if FSDP may free the bias before."""
         self.fused = False
         if first:
             self.embedding = Embedding(model, tp)
@@ -136,7 +136,7 @@ class Decoder(nn.Module):
                 self.head = Head(model, tp)
 
     def fuse(self, fused: bool) -> None:
-        """Use the kernels that fuse a linear layer with what surrounds it, or plain operators."""
+        """Use kernels that fuse a linear layer with the operators around it, or plain operators."""
         self.fused = fused
         for block in self.layers.values():
             assert isinstance(block, TransformerBlock)
@@ -156,20 +156,18 @@ class Decoder(nn.Module):
         cache: KeyValueCache | None = None,
         logits_to_keep: int | None = None,
     ) -> torch.Tensor:
-        """Return hidden states [B, S, H]; on the last stage the loss [1], fp32, or the logits.
+        """Return hidden states [B, S, H]; on the last stage return the loss [1], fp32, or the logits.
 
         Args:
-            x: token ids, int64 [B, S], on the first stage; hidden states of the previous stage on others.
-            position_ids: int64 [B, S], for learned positions; None counts from 0.
-            block_position_ids: int64 [B, S], for positions inside a blank; None is 0 everywhere.
-            labels: int64 [B, S]; without labels the last stage returns logits [B, S, V / tensor ranks].
-            loss_mask: [B, S], 0 where a label is ignored. The loss is the mean over the others.
-            masked_out: bool [B, S, S], True = masked out; None: causal.
-            prefix: int64 [B], the length of the prefix that every token attends to; causal after it. Not with
-            masked_out.
-            answers: int64 [B], for an ``objective`` that needs them.
-            cache: KV cache of the tokens before x, for generation. Positions and mask follow from it; x is appended.
-            logits_to_keep: number of final tokens whose logits are returned; None returns all.
+            x: token ids, int64 [B, S], on the first stage; hidden states of the previous stage on others. position_ids:
+            int64 [B, S], for learned positions; None counts from 0. block_position_ids: int64 [B, S], for positions
+            inside a blank; None is 0 everywhere. labels: int64 [B, S]; without labels the last stage returns logits [B,
+            S, V / tensor ranks]. loss_mask: [B, S], 0 where a label is ignored. The loss is the mean over the other
+            labels. masked_out: bool [B, S, S], True = masked out; None: causal. prefix: int64 [B], the length of the
+            prefix that every token attends to; attention is causal after it. Exclusive with masked_out. answers: int64
+            [B], for an ``objective`` that needs them. cache: KV cache of the tokens before x, for generation. Positions
+            and mask follow from it; x is appended. logits_to_keep: number of last tokens whose logits are returned;
+            None returns all logits.
         """
         length = x.shape[1] if self.first else self.tp.whole_length(x.shape[1])
         if cache is not None:
@@ -180,7 +178,7 @@ class Decoder(nn.Module):
             x = self.embedding(x, position_ids, block_position_ids)
         rotary = None
         if self.model.positions == "rotary":
-            # Without a cache they count from 0 in every row, as upstream's.
+            # Without a cache, positions count from 0 in every row, as upstream's do.
             rotary = rotary_tables(self.model, length, x, None if cache is None else position_ids)
         mask = None if masked_out is None else masked_out[:, None]
         x, branch = self._through(x, AttentionContext(mask, rotary, cache, prefix))
@@ -196,7 +194,7 @@ class Decoder(nn.Module):
         return self._loss_or_logits(x, rows)
 
     def _through(self, x: torch.Tensor, context: AttentionContext) -> tuple[torch.Tensor, Branch | None]:
-        """Return the residual stream, and what the final norm adds to it."""
+        """Return the residual stream, and the branch that the final norm adds to it."""
         blocks, defers = list(self.layers.values()), self.fused and self.may_defer
         if not self.recompute_run or not torch.is_grad_enabled():
             return _chain(blocks, x, context, defers, self._arrive, last_too=self.last)
@@ -240,7 +238,7 @@ def _chain(
     *,
     last_too: bool = False,
 ) -> tuple[torch.Tensor, Branch | None]:
-    """Return the residual stream after the blocks, and the branch that the last one deferred, if ``last_too``."""
+    """Return the residual stream after the blocks, and with ``last_too`` the branch deferred by the last block."""
     if not defers:
         for block in blocks:
             arrive(block)

@@ -1,7 +1,7 @@
-"""Dropout under tensor parallelism: the same masks if ranks hold the same activations, otherwise different ones.
+"""Dropout under tensor parallelism: ranks that hold the same activations draw the same masks, others do not.
 
-Masks depend on the default generators alone. Activation checkpointing restores these, so recomputation draws the same
-masks again. They differ from Megatron's, and from one mesh to another.
+Masks depend only on the default generators. Activation checkpointing restores these generators, so recomputation draws
+the same masks. Masks differ from Megatron's, and between meshes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 
 @contextmanager
 def rank_rng(tp: TensorParallel, device: torch.device) -> Iterator[None]:
-    """Fork the device's generator for this tensor-parallel rank; restored afterwards, so that ranks agree."""
+    """Fork the device's generator for this tensor-parallel rank; it is restored afterwards, so that ranks agree."""
     if tp.size == 1:
         yield
         return
@@ -32,7 +32,7 @@ def rank_rng(tp: TensorParallel, device: torch.device) -> Iterator[None]:
 
 
 def dropout_seed(tp: TensorParallel, device: torch.device) -> torch.Tensor:
-    """Draw the seed of a fused kernel's dropout, int64 [1], on the device; it draws as ``dropout`` does."""
+    """Draw the seed of a fused kernel's dropout, int64 [1], on the device; ranks agree or differ as in ``dropout``."""
     if not tp.sequence:
         return torch.randint(2**62, (1,), device=device)
     with rank_rng(tp, device):

@@ -1,4 +1,4 @@
-"""Weight initialisation from the seed and each parameter's name alone: every mesh starts from the same model."""
+"""Weight initialisation from the seed and each parameter's name only, so that every mesh starts from the same model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key/value cache of generation: the keys and values of the tokens that the model has already seen."""
+"""Key/value cache for generation: the keys and values of the tokens that the model has already seen."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from torch import nn
 class KeyValueCache:
     """Cache for a batch of up to ``capacity`` tokens, shorter prompts padded on the left.
 
-    Memory is allocated when the first token comes, for all ``capacity`` tokens, in this rank's heads.
+    Memory for all ``capacity`` tokens of this rank's heads is allocated at the first token.
 
     Args:
-        capacity: tokens of a row, padding included.
-        padding: int64 [B], number of padding tokens at the start of each row. None: no padding, so attention
-            needs no mask and can use the fused causal kernels.
+        capacity: tokens of a row, padding included. padding: int64 [B], number of padding tokens at the start of each
+        row. None means no padding: attention then needs no mask and can use the fused causal kernels.
     """
 
     position_steps = (1, 0)
@@ -31,11 +30,11 @@ class KeyValueCache:
         return places if self.padding is None else (places - self.padding[:, None]).clamp(min=0)
 
     def block_position_ids(self, tokens: torch.Tensor) -> torch.Tensor | None:
-        """Return the positions of the next ``tokens`` inside a blank, int64 [B, S]; None: outside a blank."""
+        """Return the block positions of the next ``tokens``, int64 [B, S]; None if the rows have no blanks."""
         return None
 
     def masked_out(self, count: int) -> torch.Tensor | None:
-        """Return the mask of the next ``count`` queries, bool [B, count, K], True = masked; None: causal."""
+        """Return the mask of the next ``count`` queries, bool [B, count, K], True = masked; None means causal."""
         if self.padding is None:
             return None
         keys = torch.arange(self.length + count, device=self.padding.device)
@@ -57,22 +56,20 @@ class KeyValueCache:
         self.length += count
 
     def keep_rows(self, rows: torch.Tensor) -> None:
-        """Keep the given rows of the batch, int64 [rows]: the sequences that are not finished."""
+        """Keep only the given rows of the batch, int64 [rows], such as the unfinished sequences."""
         self._stored = {layer: (key[rows], value[rows]) for layer, (key, value) in self._stored.items()}
         self.padding = None if self.padding is None else self.padding[rows]
 
 
 class FixedShapeCache(KeyValueCache):
-    """Cache for steps of one token whose shapes never change, so that a device can replay a step as a graph.
+    """Cache for decode steps of one token with fixed shapes, so that a device can replay a step as a graph.
 
-    Attention covers all ``capacity`` columns; those without a token are masked. Values that change from step
-    to step are tensors, which ``fill`` and ``advance`` update in place.
+    Attention covers all ``capacity`` columns; columns without a token are masked. Values that change from step to step
+    are tensors, which ``fill`` and ``advance`` update in place.
 
     Args:
-        capacity: tokens of a row, padding included.
-        rows: rows of the batch.
-        last_position: of the model; rows that are already finished stay there.
-        device: of the model.
+        capacity: tokens of a row, padding included. rows: rows of the batch. last_position: last position of the model;
+        finished rows stay at it. device: device of the model.
     """
 
     def __init__(self, capacity: int, rows: int, last_position: int, device: torch.device) -> None:
@@ -84,7 +81,7 @@ class FixedShapeCache(KeyValueCache):
         self._has_blocks = False
 
     def fill(self, cache: KeyValueCache) -> None:
-        """Continue ``cache``, which has seen the prompts."""
+        """Copy the prompts' keys, values and positions from ``cache``."""
         next_token = torch.zeros_like(self._position)
         block = cache.block_position_ids(next_token)
         self._has_blocks, self.position_steps = block is not None, cache.position_steps
@@ -105,7 +102,7 @@ class FixedShapeCache(KeyValueCache):
         return self._position
 
     def block_position_ids(self, tokens: torch.Tensor) -> torch.Tensor | None:
-        """Return the positions of the next tokens inside a blank, int64 [B, 1]; None outside a blank."""
+        """Return the block positions of the next tokens, int64 [B, 1]; None if the rows have no blanks."""
         return self._block if self._has_blocks else None
 
     def masked_out(self, count: int) -> torch.Tensor:
@@ -114,7 +111,7 @@ class FixedShapeCache(KeyValueCache):
         return ((self._columns > self._column) | (self._columns < self.padding[:, None]))[:, None]
 
     def extend(self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store a layer's key and value [B, Nk, 1, D] of the next tokens; return those of all columns."""
+        """Store a layer's key and value [B, Nk, 1, D] of the next tokens; return the keys and values of all columns."""
         keys, values = self._stored[layer]
         return keys.index_copy_(2, self._column, key), values.index_copy_(2, self._column, value)
 

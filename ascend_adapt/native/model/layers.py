@@ -1,4 +1,4 @@
-"""Transformer block of the GPT family. Sizes are those of the full model; each rank holds its heads and channels."""
+"""Transformer block of the GPT family. Sizes are for the full model; each rank holds a share of heads and channels."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class AttentionContext:
     """Attention mask and rotary tables, shared by all layers."""
 
     masked_out: torch.Tensor | None = None
-    """bool [B, 1, S, K], True = masked out; None: causal."""
+    """bool [B, 1, S, K], True = masked out; None means causal."""
     rotary: tuple[torch.Tensor, torch.Tensor] | None = None
-    """cos and sin [S, R] or [B, 1, S, R], in the dtype of the hidden states."""
+    """cos and sin, each [S, R] or [B, 1, S, R], in the dtype of the hidden states."""
     cache: KeyValueCache | None = None
-    """Keys and values of the tokens before x."""
+    """Key/value cache of the tokens before x."""
     prefix: torch.Tensor | None = None
-    """int64 [B], the length of the prefix that all tokens attend to; causal after it. Not with masked_out."""
+    """int64 [B], the length of the prefix that all tokens attend to; causal after it. Exclusive with masked_out."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Branch:
     bias: torch.Tensor | None
     dropout_p: float = 0.0
     seed: torch.Tensor | None = None
-    """int64 [1], if there is dropout."""
+    """Seed of the dropout, int64 [1]; None without dropout."""
 
 
 class Norm(Declared):
@@ -54,7 +54,7 @@ class Norm(Declared):
         self.declare("bias", None if self.rms else width, ParameterLayout(0.0, partial=tp.sequence))
 
     def forward(self, x: torch.Tensor, branch: Branch | None = None) -> Any:
-        """Normalise [..., H]; with a ``branch`` return the sum of both and its norm."""
+        """Normalise [..., H]. With a ``branch``, add it first, and return the sum and its norm."""
         if branch is not None:
             return kernels.add_norm(
                 x, branch.value, branch.bias, self.weight, self.bias,
@@ -73,8 +73,8 @@ class Norm(Declared):
 class Attention(nn.Module):
     """Self-attention with a fused QKV projection.
 
-    The rows of the projection are grouped by key head: its query heads, then the key, then the value. Without
-    grouped-query attention this is Megatron's [heads, 3, head_dim], with it Megatron-core's layout.
+    The rows of the projection are grouped by key head: the group's query heads, then its key, then its value. This is
+    Megatron's layout [heads, 3, head_dim], or Megatron-core's layout for grouped-query attention.
     """
 
     def __init__(self, model: Model, tp: TensorParallel, *, recompute: bool, enters: bool) -> None:
@@ -91,9 +91,9 @@ class Attention(nn.Module):
         self.dense = RowParallelLinear(tp, width, model.hidden_size, bias=model.output_bias, init=model.output_init)
 
     def forward(self, x: torch.Tensor, context: AttentionContext, *, add_bias: bool = True) -> torch.Tensor:
-        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] before it, or inside without ``enters``.
+        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] before it (without ``enters``, inside).
 
-        Without ``add_bias`` the caller adds the bias of the output layer.
+        Without ``add_bias``, the caller must add the bias of the output layer.
         """
         if context.cache is not None and x.shape[1] == 1:
             # The heads that share a key head become its queries, so no key is repeated or copied.
@@ -133,7 +133,7 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         """Return [B, N, S, D] from query [B, N, S, D], key and value [B, Nk, S, D].
 
-        For one token with a cache: [B, Nk, N / Nk, D] from query [B, Nk, N / Nk, D].
+        For a single token with a cache the shapes are [B, Nk, N / Nk, D] from query [B, Nk, N / Nk, D].
         """
         if context.rotary is not None:
             cos, sin = context.rotary
@@ -164,9 +164,9 @@ class MLP(nn.Module):
         self.dense_4h_to_h = RowParallelLinear(tp, inner, hidden, bias=model.mlp_bias, init=model.output_init)
 
     def forward(self, x: torch.Tensor, *, add_bias: bool = True) -> torch.Tensor:
-        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] before it, or inside without ``enters``."""
+        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] before it (without ``enters``, inside)."""
         if self.enters and not self.dense_h_to_4h.enters:
-            x = self.tp.enter(x)  # once for both linear layers
+            x = self.tp.enter(x)  # one collective for both linear layers
         return self.dense_4h_to_h(self._activated(x), add_bias=add_bias)
 
     def _activated(self, x: torch.Tensor) -> torch.Tensor:
@@ -196,7 +196,7 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.model, self.tp, self.fused = model, tp, False
         self.input_norm = Norm(model, tp)
-        # With one norm for both, the block enters the tensor-parallel region once.
+        # If attention and MLP share a norm, the block enters the tensor-parallel region once.
         enters = not model.shared_norm
         self.attention = Attention(model, tp, recompute=recompute_attention, enters=enters)
         if not model.shared_norm:
@@ -204,7 +204,7 @@ class TransformerBlock(nn.Module):
         self.mlp = MLP(model, tp, enters=enters)
 
     def fuse(self, fused: bool) -> None:
-        """Use the kernels that fuse a linear layer with what surrounds it, or plain operators."""
+        """Use kernels that fuse a linear layer with the operators around it, or plain operators."""
         self.fused = fused and not self.model.rms_eps_on_root
         self.attention.fused = fused
         self.mlp.fused = fused and self.model.mlp_bias
@@ -214,8 +214,8 @@ class TransformerBlock(nn.Module):
     ) -> Any:
         """Apply the layer to [B, S, H], sharded along S under sequence parallelism.
 
-        ``branch`` of the layer before is added first, together with the norm. With ``defer`` return (x, branch), the
-        residual stream and what the next norm adds to it.
+        ``branch``, which the previous layer deferred, is added first, fused with the norm. With ``defer`` return (x,
+        branch): the residual stream, and the branch that the next norm adds to it.
         """
         if branch is None:
             normed = self.input_norm(x)
@@ -250,8 +250,8 @@ def rotary_tables(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cos and sin tables of positions 0 to ``length`` - 1, [S, R]; rotated pairs are (i, i + R / 2).
 
-    ``position_ids`` [B, S]: of these positions instead, [B, 1, S, R]. Computed in fp32 and rounded to the dtype of
-    ``like``, as in GPT-NeoX and Megatron.
+    With ``position_ids`` [B, S], return the tables of these positions, [B, 1, S, R]. The tables are computed in fp32
+    and rounded to the dtype of ``like``, as in GPT-NeoX and Megatron.
     """
     even = torch.arange(0, model.rotary_dim, 2, dtype=torch.float32, device=like.device)
     frequencies = 1.0 / model.rotary_base ** (even / model.rotary_dim)

@@ -1,1 +1,1 @@
-"""The device mesh, collectives, tensor parallelism and ZeRO."""
+"""Parallelism: device mesh, collectives, tensor parallelism and ZeRO."""

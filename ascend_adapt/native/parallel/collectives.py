@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed, under the names that the installed release has."""
+"""Collectives of torch.distributed, by their names in the installed release."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def reduce_scatter(
 def _named(name: str, before: str) -> Any:
     """Return a collective by its torch 2.13 name if it exists, else by the older name, which 2.13 deprecates.
 
-    Looked up at each call: torch_npu and profilers replace it after this module is imported.
+    The function is looked up at each call, because torch_npu and profilers replace it after this module is imported.
     """
     return getattr(dist, name, None) or getattr(dist, before)

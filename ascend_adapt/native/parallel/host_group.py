@@ -1,4 +1,4 @@
-"""Gloo group over all ranks: independent of the collectives of training, and usable from any thread."""
+"""Host group: gloo over all ranks, independent of the collectives of training, and usable from any thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class HostGroup:
-    """Process group of all ranks on host memory; every rank must create it and call its methods in the same order."""
+    """Process group of all ranks for host memory; every rank must create it and call its methods in the same order."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.rank, self.size = mesh.rank, mesh.parallel.world_size
@@ -26,7 +26,8 @@ class HostGroup:
         """Call ``work`` on every rank and return the results of all, in rank order.
 
         Raises:
-            TrainingError: it failed on some rank; raised on every rank, with the error of the first rank that failed.
+            TrainingError: ``work`` failed on a rank; raised on every rank, with the error of the first rank that
+            failed.
         """
         mine: tuple[T | None, str | None]
         try:
@@ -43,7 +44,7 @@ class HostGroup:
         return [given for given, _ in outcomes]
 
     def numbers(self, mine: Sequence[float]) -> list[list[float]]:
-        """Return every rank's numbers, equally many on each; six times as fast as ``together``."""
+        """Return the numbers of every rank, equally many per rank; six times as fast as ``together``."""
         if self.size == 1:
             return [list(mine)]
         own = torch.tensor(mine, dtype=torch.float64)

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from ascend_adapt.config.train_config import Parallel
 from ascend_adapt.errors import ConfigError
 
-# Data-parallel ranks either replicate or shard the parameters; the other of the two axes has size 1.
-# They come after tensor: rows are sharded over tensor ranks first, then each shard over data ranks.
+# Data-parallel ranks either replicate or shard the parameters; the other of the two axes has size 1. Both axes come
+# after tensor: rows are sharded over tensor ranks first, then each shard over data ranks.
 AXES = ("pipeline", "tensor", "replicate", "shard")
 
 
@@ -24,12 +24,12 @@ def check_world(parallel: Parallel, world_size: int) -> None:
     """Check that the number of ranks is the product of the axes; call it before any process group is created.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the product differs.
     """
     if parallel.world_size != world_size:
         raise ConfigError(
             f"ranks: {world_size}, expected tensor {parallel.tensor} x pipeline {parallel.pipeline} x data "
-            f"{parallel.data} = {parallel.world_size} — start that many, or change the sizes"
+            f"{parallel.data} = {parallel.world_size} — start this number of ranks, or change the sizes"
         )
 
 
@@ -41,9 +41,9 @@ class Mesh:
     rank: int
     device: torch.device
     device_mesh: DeviceMesh | None = None
-    """Over AXES; None without process groups."""
+    """Device mesh over AXES; None without process groups."""
     embedding_group: Any = None
-    """First and last pipeline rank with the same data and tensor rank; both hold a tied embedding."""
+    """Group of the first and the last pipeline rank, which both hold a tied embedding."""
 
     @property
     def tensor_rank(self) -> int:
@@ -67,7 +67,7 @@ class Mesh:
 
     @property
     def shard_rank(self) -> int:
-        """Which of these shards this rank holds."""
+        """Index of the shard that this rank holds."""
         return self.data_rank if self.parallel.zero_stage else 0
 
     def group(self, axis: str) -> Any:
@@ -92,7 +92,7 @@ def ranks_over_axes(parallel: Parallel) -> torch.Tensor:
     """Return the ranks over AXES; tensor ranks are adjacent, as in Megatron."""
     replicate, shard = (1, parallel.data) if parallel.zero_stage else (parallel.data, 1)
     ranks = torch.arange(parallel.world_size).view(parallel.pipeline, replicate, shard, parallel.tensor)
-    # contiguous() leaves the strides of axes of one rank as they are, and torch 2.11 derives the axes' order from them.
+    # contiguous() does not change the strides of axes of size 1, from which torch 2.11 derives the order of the axes.
     return ranks.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
 
 

@@ -16,14 +16,14 @@ from torch.distributed.tensor import DTensor
 from ascend_adapt.config.train_config import Init
 
 WORDS = "embedding.words.weight"
-"""The token embedding; if it is tied, the last pipeline stage has a copy."""
+"""Name of the token embedding; if it is tied, the last pipeline stage has a copy."""
 
 
 class MasterWeight(nn.Parameter):
-    """fp32 master weight of a 16-bit compute weight."""
+    """Master weight: the fp32 original of a 16-bit compute weight."""
 
     narrow_gradient: torch.Tensor | None = None
-    """A gradient in the dtype of the compute weight, if nothing was added to it; ``grad`` is then None."""
+    """A gradient in the dtype of the compute weight, while nothing is added to it; ``grad`` is then None."""
     copied_at: int | None = None
     """Version of this tensor when it was last copied to the compute weight."""
 
@@ -33,13 +33,13 @@ class ParameterLayout:
     """Initialisation of one parameter, and its sharding over tensor-parallel ranks."""
 
     init: Init | float
-    """A float fills with that constant."""
+    """A float is a constant that fills the parameter."""
     cut: int | None = None
-    """The axis that is sharded over tensor-parallel ranks; None: replicated."""
+    """The axis that is sharded over tensor-parallel ranks; None if the parameter is replicated."""
     partial: bool = False
-    """Whether its gradient must be summed over tensor-parallel ranks (sequence parallelism)."""
+    """Whether the gradient must be summed over tensor-parallel ranks (sequence parallelism)."""
     copy_of: str | None = None
-    """The parameter of another stage that it is tied to."""
+    """The parameter of another stage that this one is tied to."""
 
 
 class Declared(nn.Module):
@@ -52,25 +52,25 @@ class Declared(nn.Module):
         """Master weights by name, if the module computes with copies of them."""
 
     def declare(self, name: str, shape: tuple[int, ...] | None, layout: ParameterLayout) -> None:
-        """Register a parameter with the shape of this rank's shard; None: the module has no such parameter."""
+        """Register a parameter with the shape of this rank's shard; None if the module does not have this parameter."""
         if shape is not None:
             self.layouts[name] = layout
         self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape)))
 
     def compute_with(self, name: str, copy: nn.Parameter, master: MasterWeight) -> None:
-        """Replace a parameter by ``copy`` for computing, and train ``master``, this rank's rows of it."""
+        """Compute with ``copy`` in place of a parameter, and train ``master``, this rank's rows of the parameter."""
         self.masters[name] = master
         setattr(self, name, copy)
 
     def trained(self, name: str) -> nn.Parameter:
-        """Return the trained parameter: the master weight, if there is one."""
+        """Return the trained parameter: the master weight if it exists."""
         found: nn.Parameter = self.masters.get(name, getattr(self, name))
         return found
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A parameter of this rank's stages, under its global name."""
+    """A parameter of this rank's stages with its global name."""
 
     name: str
     parameter: nn.Parameter
@@ -87,7 +87,7 @@ class Placed:
 
     @property
     def gradient(self) -> torch.Tensor | None:
-        """The gradient of these elements; of a master weight it may have the dtype of the compute weight."""
+        """The gradient of these elements; a master weight's may have the dtype of the compute weight."""
         if self.parameter.grad is None:
             return getattr(self.parameter, "narrow_gradient", None)
         return local(self.parameter.grad)
@@ -105,13 +105,13 @@ class Placed:
             self.parameter.narrow_gradient = None
 
     def copy_is_current(self) -> None:
-        """Note that ``copy`` has just been written from the parameter."""
+        """Record that ``copy`` has just been written from the parameter."""
         if isinstance(self.parameter, MasterWeight):
             self.parameter.copied_at = self.parameter._version
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it has more than one axis, unlike biases and norm weights."""
+        """Whether the parameter has more than one axis, unlike biases and norm weights."""
         return len(self.shape) > 1
 
     def whole_shape(self, tensor_ranks: int) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ def local(tensor: Any) -> torch.Tensor:
     if not isinstance(tensor, DTensor):
         whole: torch.Tensor = tensor
         return whole
-    with torch.no_grad():  # with gradients, or through DTensor.detach(), this takes twenty times as long
+    with torch.no_grad():  # with gradients enabled, or through DTensor.detach(), this takes twenty times as long
         part: torch.Tensor = tensor.to_local()
         return part
 

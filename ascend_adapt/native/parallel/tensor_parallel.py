@@ -1,13 +1,12 @@
 """Tensor parallelism: linear layers and embeddings with sharded weights, and their collectives.
 
 In a block the first linear layer is column-parallel and the second row-parallel (Megatron-LM, arXiv 1909.08053).
-Between them is the tensor-parallel region, where a rank computes its own heads or channels; ``enter`` and
-``leave`` are its boundaries. With sequence parallelism (arXiv 2205.05198) activations outside it are sharded along the
-sequence, or along the batch where its rows divide by the ranks: such shards are contiguous, so collectives need no
-copies.
+Between them is the tensor-parallel region, where a rank computes its own heads or channels; ``enter`` and ``leave`` are
+its boundaries. With sequence parallelism (arXiv 2205.05198) activations outside it are sharded along the sequence, or
+along the batch if its rows are divisible by the ranks: such shards are contiguous, so collectives need no copies.
 
 DTensor is not used for this axis: parameters of different meshes cannot be clipped or stepped together, and its
-operators on an NPU differ from release to release.
+operators on NPUs differ between releases.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 
 @dataclass(frozen=True)
 class TensorParallel:
-    """Tensor-parallel group of a layer. Activations are [B, S, H]; ``sequence``: sharded between layers."""
+    """Tensor-parallel group of a layer. Activations are [B, S, H], sharded between layers if ``sequence``."""
 
     group: Any
     size: int
     rank: int
     sequence: bool
     axis: int = 1
-    """The axis that is sharded: 0, B, or 1, S."""
+    """The sharded axis: 0 (B) or 1 (S)."""
 
     @classmethod
     def of(cls, mesh: Mesh, rows: int = 1) -> TensorParallel:
-        """Return the tensor-parallel group of a mesh, for batches of ``rows`` rows, or of a multiple of them."""
+        """Return the tensor-parallel group of a mesh, for batches of a multiple of ``rows`` rows."""
         size = mesh.parallel.tensor
         sequence, axis = mesh.parallel.sequence and size > 1, 1 if rows % size else 0
         return cls(mesh.group("tensor"), size, mesh.tensor_rank, sequence, axis)
@@ -74,15 +73,15 @@ class TensorParallel:
         return (rows // ranks, length) if self.axis == 0 else (rows, length // ranks)
 
     def whole_length(self, length: int) -> int:
-        """Return the length of the sequence, of which one rank has ``length`` between layers."""
+        """Return the full length of a sequence of which one rank holds ``length`` tokens between layers."""
         return length * self.size if self.sequence and self.axis == 1 else length
 
 
 class ColumnParallelLinear(Declared):
     """Linear layer with the rows of W sharded, inside the region: [B, S, H] -> [B, S, out / ranks].
 
-    With ``enters`` its input is that of ``TensorParallel.enter``, whose collective in the backward pass then overlaps
-    the product for the weight's gradient.
+    With ``enters``, the layer includes ``TensorParallel.enter``, whose collective in the backward pass then overlaps
+    the matrix product for the weight's gradient.
     """
 
     def __init__(
@@ -94,12 +93,12 @@ class ColumnParallelLinear(Declared):
         self.declare("bias", (out // tp.size,) if bias else None, ParameterLayout(0.0, cut=0))
 
     def forward(self, x: torch.Tensor, *, bias: str = "add") -> torch.Tensor:
-        """Return this rank's columns of x W^T + b; ``bias``: "detach" adds it without its gradient, "leave" does not.
+        """Return this rank's columns of x W^T + b. ``bias``: "detach" adds b without its gradient, "leave" omits b.
 
-        The caller then computes what is missing, fused with other work.
+        The caller must then compute the missing part, fused with other work.
         """
         added = {"add": self.bias, "detach": None if self.bias is None else self.bias.detach(), "leave": None}[bias]
-        # torch.compile breaks its graph at collectives that run beside other work.
+        # torch.compile breaks its graph at collectives that overlap other work.
         if self.enters and not torch.compiler.is_compiling():
             entered: torch.Tensor = _EnterLinear.apply(x, self.weight, added, self.tp)
             return entered
@@ -107,7 +106,7 @@ class ColumnParallelLinear(Declared):
 
 
 class RowParallelLinear(Declared):
-    """Linear layer with the columns of W sharded, which leaves the region: [B, S, in / ranks] -> [B, S, H]."""
+    """Linear layer with the columns of W sharded; its output leaves the region: [B, S, in / ranks] -> [B, S, H]."""
 
     def __init__(self, tp: TensorParallel, inner: int, out: int, *, bias: bool, init: Init) -> None:
         super().__init__()
@@ -126,7 +125,7 @@ class RowParallelLinear(Declared):
 
 
 class VocabularyParallelEmbedding(Declared):
-    """Embedding with its rows sharded, which leaves the region: int64 [B, S] -> [B, S, H]."""
+    """Embedding with its rows sharded; its output leaves the region: int64 [B, S] -> [B, S, H]."""
 
     def __init__(self, tp: TensorParallel, rows: int, hidden: int, init: Init) -> None:
         super().__init__()
@@ -158,7 +157,7 @@ def _reduce_scatter(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
 
 def _start_reduce_scatter(x: torch.Tensor, tp: TensorParallel, *, async_op: bool = True) -> tuple[torch.Tensor, Any]:
-    """Start to reduce-scatter [B, S, H]; return this rank's shard, which is complete after the work handle's wait."""
+    """Start to reduce-scatter [B, S, H]; return the work handle, and this rank's shard, valid after waiting for it."""
     whole = x.transpose(0, tp.axis).contiguous()
     mine = whole.new_empty((whole.shape[0] // tp.size, *whole.shape[1:]))
     work = collectives.reduce_scatter(mine, whole, tp.group, async_op=async_op)
@@ -216,7 +215,7 @@ class _Scatter(torch.autograd.Function):
 
 
 class _EnterLinear(torch.autograd.Function):
-    """``TensorParallel.enter`` and a linear layer. The sum of the input's gradient overlaps the weight's gradient."""
+    """``TensorParallel.enter`` and a linear layer: the input gradient's all-reduce overlaps the weight gradient."""
 
     @staticmethod
     def forward(

@@ -1,8 +1,9 @@
-"""ZeRO-0 to -2: fp32 master weights, sharded or not, and the copies of them that modules compute with.
+"""ZeRO-0 to ZeRO-2: fp32 master weights, sharded or not, and the copies that modules compute with.
 
 FSDP does the same block by block and parameter by parameter, and takes more than twice the host time per step. Here
-each step starts all copies at once, and the forward pass waits for those of a module before it. Gradients are cast,
-accumulated and reduced in buckets of many parameters, each bucket as soon as the backward pass has produced them.
+each step starts all copies at once, and the forward pass waits for the copies of a module before it calls the module.
+Gradients are cast, accumulated and reduced in buckets of many parameters, each bucket as soon as the backward pass has
+produced them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ascend_adapt.native.parallel.parameters import Declared, MasterWeight, rows
 
 
 class ComputeWeights:
-    """Compute weights of ``model``, whose parameters are on the meta device; masters are this rank's rows.
+    """Compute weights of ``model``, whose parameters are on the meta device; master weights are this rank's rows.
 
     ``dtype`` is the dtype of the copies; ``sums`` is the dtype in which gradients are accumulated over micro batches
     and reduced over data-parallel ranks. ZeRO-2 reduces after every backward pass, ZeRO-0 and -1 after the last.
@@ -33,7 +34,7 @@ class ComputeWeights:
         self._reduces_each = mesh.parallel.zero_stage >= 2
         self._is_last = False
         self._begun = 0
-        """Backward passes of this step so far."""
+        """Number of backward passes of this step so far."""
         self._reducing: _Bucket | None = None
         # The backward pass produces gradients roughly in reverse order of the modules.
         declared = [one for one in model.modules() if isinstance(one, Declared)]
@@ -42,8 +43,8 @@ class ComputeWeights:
         self._buckets = [_Bucket(each, mesh, dtype, sums) for each in groups]
         self._holders = [{module for module, _ in each} for each in groups]
         self._arriving: dict[int, Callable[[], None]] = {}
-        """What completes the copies of a bucket that are being gathered."""
-        # Python's garbage collector cannot see into such a hook: a copy referenced by its own hook is never freed.
+        """Functions that complete the copies of the buckets that are being gathered."""
+        # Python's garbage collector cannot traverse such a hook: a copy that its hook refers to is never freed.
         ready = functools.partial(ComputeWeights._gradient_ready, weakref.proxy(self))
         for number, bucket in enumerate(self._buckets):
             for copy in bucket.copies:
@@ -51,14 +52,14 @@ class ComputeWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Start to copy the master weights, which the optimizer or a checkpoint may have changed."""
+        """Start copying the master weights, which the optimizer or a checkpoint may have changed."""
         numbers = reversed(range(len(self._buckets)))
         started = {number: self._buckets[number].refresh() for number in numbers}
         self._arriving = {number: finish for number, finish in started.items() if finish is not None}
 
     @torch.no_grad()
     def arrive(self, module: nn.Module) -> None:
-        """Complete the copies of ``module``'s parameters: the forward pass calls it before it uses them."""
+        """Wait for the copies of ``module``'s parameters; the forward pass calls this before it uses them."""
         if not self._arriving:
             return
         inside = set(module.modules())
@@ -66,7 +67,7 @@ class ComputeWeights:
             self._arriving.pop(number)()
 
     def begin_backward(self, *, is_last: bool) -> None:
-        """Begin a backward pass; ``is_last``: of the step."""
+        """Begin a backward pass; ``is_last``: whether it is the last of the step."""
         self._is_last = is_last
         self._begun += 1
         for bucket in self._buckets:
@@ -74,13 +75,13 @@ class ComputeWeights:
 
     @torch.no_grad()
     def set_master_gradients(self) -> None:
-        """Set the gradients of the master weights: fp32, or as a step's only backward pass left them."""
+        """Set the gradients of the master weights: fp32, or in 16 bits if the step had a single backward pass."""
         self._begun = 0
         for bucket in self._buckets:
             bucket.set_master_gradients()
 
     def _gradient_ready(self, number: int, _: torch.Tensor) -> None:
-        """Count a gradient of a bucket. The graph is the same on data-parallel ranks, so buckets fill in one order."""
+        """Count a gradient of a bucket. Data-parallel ranks have the same graph, so buckets fill in the same order."""
         bucket = self._buckets[number]
         bucket.missing -= 1
         if bucket.missing:
@@ -89,13 +90,13 @@ class ComputeWeights:
         bucket.add_gradients(is_last=reduces, is_only=self._is_last and self._begun == 1)
         if reduces:
             if self._reducing is not None:
-                self._reducing.wait()  # else the buffers of all buckets would be allocated at once
+                self._reducing.wait()  # otherwise the buffers of all buckets would be allocated at once
             bucket.reduce()
             self._reducing = bucket
 
 
 class _Bucket:
-    """Parameters that are copied and whose gradients are reduced together."""
+    """Bucket: parameters that are copied together, and whose gradients are reduced together."""
 
     def __init__(
         self, names: Sequence[tuple[Declared, str]], mesh: Mesh, dtype: torch.dtype, sums: torch.dtype
@@ -105,11 +106,11 @@ class _Bucket:
         self.masters: list[MasterWeight] = []
         self.copies: list[nn.Parameter] = []
         self.missing = 0
-        """Gradients that this backward pass has not produced yet."""
+        """Number of gradients that this backward pass has not produced yet."""
         self._padded: list[torch.Tensor] = []
         """The copies, padded to the same number of rows for each rank."""
         self._sizes: list[int] = []
-        """For each parameter, the elements of this rank and its padding, which make the same number on every rank."""
+        """For each parameter, the numbers of elements and of padding on this rank; their sum is equal on all ranks."""
         self._sums: list[torch.Tensor] = []
         self._flat: torch.Tensor | None = None
         """The buffer that ``_sums`` are views of."""
@@ -117,7 +118,7 @@ class _Bucket:
         """A reduction in flight: its work handle, this rank's part, and its input, which must outlive it."""
         self._reduced: torch.Tensor | None = None
         self._keeps = self._ranks == 1 and dtype == torch.bfloat16
-        """Whether the only gradients of a step stay in 16 bits; fp16's are scaled, and one scale later is too large."""
+        """Whether the gradients of a single backward pass stay in 16 bits. fp16's do not, because they are scaled."""
         self._kept: list[torch.Tensor] = []
         for module, name in names:
             self._add(module, name, mesh, dtype)
@@ -140,7 +141,7 @@ class _Bucket:
         self._sizes += [master.numel(), whole - master.numel()]
 
     def refresh(self) -> Callable[[], None] | None:
-        """Start copying the master weights; returns what completes it, if something is left to do."""
+        """Start copying the master weights; return a function that completes the copy, or None if it is complete."""
         if self._shards == 1:
             pairs = zip(self.copies, self.masters, strict=True)
             stale = [(copy, master) for copy, master in pairs if copy is not master and not _is_copied(master)]
@@ -163,7 +164,7 @@ class _Bucket:
     def add_gradients(self, *, is_last: bool, is_only: bool) -> None:
         """Accumulate the bucket's gradients, all of which are ready.
 
-        ``is_last``: they are reduced next; ``is_only``: no other pass of the step adds to them.
+        ``is_last``: the gradients are reduced next; ``is_only``: no other pass of the step adds to them.
         """
         gradients = [one.grad for one in self.copies if one.grad is not None]
         for one in self.copies:
@@ -194,7 +195,7 @@ class _Bucket:
             mine = torch.empty_like(flat[0])
         self._sums, self._flat, work = [], None, None
         if self._ranks > 1:
-            # Divided before the sum, which could overflow in fp16. NCCL's mean does so in the same kernel.
+            # Divided before the sum, which could overflow in fp16. NCCL's mean divides in the same kernel.
             op = dist.ReduceOp.AVG if flat.device.type == "cuda" else dist.ReduceOp.SUM
             if op == dist.ReduceOp.SUM:
                 flat.div_(self._ranks)

@@ -1,10 +1,12 @@
-"""GLM's blank infilling: samples of documents into batches whose masked spans the model fills in.
+"""GLM's blank infilling: turns samples of documents into batches with masked spans that the model fills in.
 
 A row is part A, the text with a mask for each span, then part B: the spans in random order, each after [sop]. Its
-targets are the spans, each before [eop]. A position of part B is that of its mask; block positions count inside a span.
+targets are the spans, each followed by [eop]. A token of part B has the position of its mask; block positions count
+inside a span.
 
-Source: THUDM/GLM@4f61ed72 blocklm_utils.py (ConstructBlockStrategy); the same random draws in the same order, except
-[dBLOCK] inside spans, which upstream draws from Python's global generator, and around masks, which it draws from a set.
+Source: THUDM/GLM@4f61ed72 blocklm_utils.py (ConstructBlockStrategy); the random draws and their order are the same,
+except for [dBLOCK] inside spans, which upstream draws from Python's global generator, and around masks, which it draws
+from a set.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class Row:
 
 
 class Blanks:
-    """Makes rows of samples; all random draws of a batch come from its number."""
+    """Converts samples to rows; all random draws of a batch depend only on its number."""
 
     def __init__(self, settings: BlankInfilling, tokenizer: GlmTokenizer, length: int) -> None:
         self.settings, self.length = settings, length
@@ -65,7 +67,7 @@ class Blanks:
         self._weights = [math.exp(n * math.log(rate) - rate - math.lgamma(n + 1)) for n in self._lengths]
 
     def rows(self, samples: Sequence[Sample], number: int) -> list[Row]:
-        """Return the rows of batch ``number``; short samples give several, and a sample without room for spans none."""
+        """Return the rows of batch ``number``: several for short samples, none for a sample without room for spans."""
         settings, dice = self.settings, random.Random(number)
         self._hidden_dice = random.Random(f"{number} [dBLOCK]")
         if dice.random() < settings.short_seq_prob:
@@ -157,7 +159,7 @@ class Blanks:
         return rows
 
     def _continuation(self, tokens: Ids, mask: Ids, division: int) -> Row:
-        """Return a row whose blank is everything after ``division``, without [eop]."""
+        """Return a row whose blank is all text after ``division``, without [eop]."""
         source, target = tokens[:division], tokens[division:]
         blank = self.masks["generation"]
         positions = np.arange(len(tokens) + 1)
@@ -227,7 +229,7 @@ class Blanks:
             tokens[place] = self.hidden
 
     def _split(self, samples: Sequence[Sample], dice: random.Random) -> list[Sample]:
-        """Return several short samples of each."""
+        """Split each sample into several short ones."""
         target = dice.randrange(min(_SHORTEST, self.length - 2), self.length - 1)
         pieces: list[Sample] = []
         for tokens, mask in samples:
@@ -253,7 +255,7 @@ class Blanks:
 
 
 class _Parts:
-    """Arrays of a row that are still to be concatenated."""
+    """Arrays of a row before they are concatenated."""
 
     def __init__(self) -> None:
         self._tokens: list[Ids] = []

@@ -22,7 +22,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Example:
-    """One example: ``number`` is its idx in the file, ``label`` the index of its answer, None if unknown."""
+    """One example: ``number`` is its idx in the file, ``label`` the index of its answer (None if unknown)."""
 
     number: Any
     texts: Mapping[str, str]
@@ -47,7 +47,7 @@ FORMATS = {
 
 
 def read_examples(cloze: Cloze, part: str) -> list[Example]:
-    """Return the examples of train, valid or test; those of test may have no label.
+    """Return the examples of train, valid or test; test examples may have no label.
 
     Raises:
         DataError: the file is missing or has invalid lines; the message names the file and the lines.
@@ -79,7 +79,7 @@ def read_examples(cloze: Cloze, part: str) -> list[Example]:
 
 
 def check_examples(cloze: Cloze) -> None:
-    """Check the examples that a run reads; raises what ``read_examples`` raises."""
+    """Check the examples that a run reads; raises the errors of ``read_examples``."""
     read_examples(cloze, "train")
     if cloze.validates or cloze.tests_validation_set:
         read_examples(cloze, "valid")
@@ -88,7 +88,7 @@ def check_examples(cloze: Cloze) -> None:
 
 
 def _example(line: str, form: Format, *, has_label: bool) -> Example | str:
-    """Return the example of a line, or what is wrong with it."""
+    """Return the example of a line, or a description of its problem."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -111,7 +111,7 @@ def _example(line: str, form: Format, *, has_label: bool) -> Example | str:
 
 
 def _label(value: Any, form: Format) -> int | None:
-    """Return the index of a label; BoolQ's may be text, and True is not COPA's 1."""
+    """Return the index of a label. BoolQ's labels may be text, and True is not COPA's 1."""
     if form.labels == (False, True) and isinstance(value, str):
         value = {"false": False, "true": True}.get(value.lower())
     found = [place for place, label in enumerate(form.labels) if type(label) is type(value) and label == value]

@@ -1,7 +1,7 @@
 """Samples of documents for GLM: sample n is drawn by a generator seeded with n alone.
 
-Source: THUDM/GLM@4f61ed72 data_utils/datasets.py (split_ds, BlockDataset) and configure_data.py (get_split); the same
-random draws in the same order.
+Source: THUDM/GLM@4f61ed72 data_utils/datasets.py (split_ds, BlockDataset) and configure_data.py (get_split); the random
+draws and their order are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPLIT_SEED = 1234
 
 
 def split_documents(count: int, split: str, *, own_valid: bool, own_test: bool) -> list[Ids | None]:
-    """Return the documents of train, valid and test by their numbers; None for a part without a share.
+    """Return the document numbers of train, valid and test; None for a part without a share.
 
     A part that has its own data (``own_valid``, ``own_test``) has no share.
     """
@@ -54,7 +54,7 @@ def split_documents(count: int, split: str, *, own_valid: bool, own_test: bool) 
 
 
 class Documents:
-    """Token files of several paths as one sequence of documents."""
+    """Concatenation of the documents in several token files."""
 
     def __init__(self, prefixes: Sequence[Path]) -> None:
         self._files = [IndexedDataset(prefix) for prefix in prefixes]
@@ -68,7 +68,7 @@ class Documents:
 
 
 class DocumentSamples:
-    """Samples of up to ``length`` tokens: [CLS] and a document, in parts or with others after it."""
+    """Samples of up to ``length`` tokens: [CLS] and part of a document, or [CLS] and one or more documents."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class DocumentSamples:
         self._start, self._end, self._sentence_ends, self._is_used = start, end, sentence_ends, is_used
         self._until = np.cumsum(documents.sizes[numbers])
         self.total = int(self._until[-1])
-        """Number of tokens, without the ends of documents."""
+        """Number of tokens, not counting the end-of-document tokens."""
 
     def __getitem__(self, number: int) -> tuple[Ids, Ids]:
         """Return tokens and loss mask of a sample, both int64 [length or less]; they may be empty."""
@@ -122,7 +122,7 @@ class DocumentSamples:
         return np.concatenate([[self._start], tokens]), mask
 
     def _piece(self, tokens: Ids, surplus: int, dice: np.random.RandomState) -> tuple[Ids, Ids]:
-        """Return a part of a long document, which begins with a sentence if one begins nearby."""
+        """Return a part of a long document, starting at the beginning of a sentence if one is nearby."""
         skipped = dice.randint(surplus)
         if dice.random_sample() > self.settings.non_sentence_start:
             step = -1 if dice.random_sample() < 0.5 else 1
@@ -138,7 +138,7 @@ class DocumentSamples:
         return self._stripped(piece, mask, self.length)
 
     def _stripped(self, tokens: Ids, mask: Ids, length: int) -> tuple[Ids, Ids]:
-        """Strip tokens at the end, to ``length`` or back to the end of a sentence if that is in its last half."""
+        """Truncate to ``length`` tokens, or to the last end of a sentence if it is in their second half."""
         surplus = len(tokens) - length
         if surplus <= 0:
             return tokens, mask

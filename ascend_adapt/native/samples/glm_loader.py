@@ -23,7 +23,7 @@ from ascend_adapt.native.samples.workers import data_loader, end_workers, owned
 from ascend_adapt.native.step.pipeline import MicroBatch
 
 LENGTH_MULTIPLE = 16
-"""Rows are padded to a multiple of it, for few shapes and full tiles on every device."""
+"""Rows are padded to a multiple of this number, which gives few shapes and full tiles on every device."""
 _ATTEMPTS = 8
 _FIRST_CHUNK = 32
 _RETRY = 1 << 40
@@ -33,7 +33,7 @@ class GlmSamples:
     """Micro batches of one part, starting after ``consumed`` samples; call ``close`` to end the workers."""
 
     left = math.inf
-    """Samples left, over all ranks."""
+    """Number of samples left, over all ranks."""
 
     def __init__(self, config: TrainConfig, mesh: Mesh, part: str, consumed: int = 0) -> None:
         self.device, self._pads = mesh.device, config.parallel.pipeline > 1
@@ -77,7 +77,7 @@ class BlankBatches(torch.utils.data.Dataset[MicroBatch]):
         if numbers is None or not documents.sizes[numbers].sum():
             raise DataError(
                 f"{', '.join(paths)}: none of {len(documents.sizes)} documents is in {part} with split {data.split}, "
-                "expected some — change the split, or add text"
+                "expected at least one — change the split, or add text"
             )
         is_used = None if blanks.language_model is None else EnglishOnly(blanks.language_model, tokenizer)
         self._samples = DocumentSamples(
@@ -116,7 +116,7 @@ class BlankBatches(torch.utils.data.Dataset[MicroBatch]):
 
 
 class RandomOrder:
-    """Numbers of samples drawn with replacement (--shuffle), computed in order and cached.
+    """Sample numbers drawn with replacement (--shuffle), computed in order and cached.
 
     Source: THUDM/GLM@4f61ed72 data_utils/samplers.py RandomSampler, whose generator has torch's default seed.
     """
@@ -138,7 +138,7 @@ class RandomOrder:
 
 
 class _Counter(torch.utils.data.Sampler[int]):
-    """The integers from 0 on, without end."""
+    """The integers from 0, without end."""
 
     def __init__(self, first: int) -> None:
         self._first = first
@@ -173,12 +173,12 @@ def collate(rows: Sequence[Row], *, least: int = 1) -> MicroBatch:
 
 
 def to_device(part: MicroBatch, device: torch.device) -> MicroBatch:
-    """Return a micro batch on the device, its prefix on the host, where attention kernels read it without waiting."""
+    """Return a micro batch on the device. Its prefix stays on the host, where kernels read it without waiting."""
     return {name: tensor if name == "prefix" else tensor.to(device, non_blocking=True) for name, tensor in part.items()}
 
 
 def of_one_length(parts: Sequence[MicroBatch]) -> list[MicroBatch]:
-    """Pad the micro batches to the length of the longest."""
+    """Pad all micro batches to the length of the longest one."""
     longest = max(part["tokens"].shape[1] for part in parts)
     return [{name: _padded(tensor, longest) for name, tensor in part.items()} for part in parts]
 
@@ -188,6 +188,6 @@ def _padded(tensor: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def _source(data: Data, part: str) -> tuple[Sequence[str], int | None]:
-    """Return the text of a part, and its place in the split; None: all of it."""
+    """Return the text of a part, and its index in the split (None for all of the text)."""
     own = {"train": (), "valid": data.valid, "test": data.test}[part]
     return (own, None) if own else (data.train, ("train", "valid", "test").index(part))

@@ -1,8 +1,8 @@
 """Raw text of a GLM run: .jsonl files as GLM reads the Pile, tokenized once into token files next to them.
 
-Source: THUDM/GLM@4f61ed72 data_utils/corpora.py (Pile). GLM tokenizes in a hundred processes, so the order of
-its documents is arbitrary; here it is that of the files. Those processes also draw which documents of a
-subset to keep; here the seed determines it.
+Source: THUDM/GLM@4f61ed72 data_utils/corpora.py (Pile). GLM tokenizes in a hundred processes, so the order of its
+documents is arbitrary; here it is that of the files. Those processes also draw which documents of a subset to keep;
+here the seed determines which are kept.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SKIPPED = (
 )
 """Subsets of the Pile that GLM does not train on."""
 KEPT_SHARE = {"PubMed Central": 0.3, "ArXiv": 0.3, "FreeLaw": 0.3}
-"""Subsets of which it trains on a share."""
+"""Subsets of which GLM trains on a share."""
 _BATCH_CHARACTERS = 1 << 20
 _POLL_SECONDS = 0.5
 _CHECKED_LINES = 100
 
 
 def load_vocabulary(vocabulary: GlmVocabulary) -> GlmTokenizer:
-    """Return the tokenizer of a configuration; raises what ``GlmTokenizer.load`` raises."""
+    """Return the tokenizer of a configuration; raises the errors of ``GlmTokenizer.load``."""
     return GlmTokenizer.load(
         vocabulary.vocab_file,
         vocabulary.merge_file,
@@ -50,7 +50,7 @@ def text_files(path: str) -> list[Path]:
     """Return the .jsonl files of a path, which is a file or a folder of them.
 
     Raises:
-        DataError: there are none.
+        DataError: the path has no .jsonl file, or does not exist.
     """
     place = Path(path)
     if place.is_file():
@@ -63,7 +63,7 @@ def text_files(path: str) -> list[Path]:
 
 
 def token_prefix(path: str, data: Data) -> Path:
-    """Return the prefix of the token files of a path; other text or another vocabulary has another prefix."""
+    """Return the prefix of the token files of a path; it changes with the text and the vocabulary."""
     blanks = data.blanks
     assert blanks is not None
     facts: list[object] = [data.seed]
@@ -80,7 +80,7 @@ def token_prefix(path: str, data: Data) -> Path:
 
 
 def tokenize(path: str, data: Data) -> Path:
-    """Tokenize the text of a path unless that is done, and return the prefix of its token files.
+    """Tokenize the text of a path if its token files do not exist yet, and return their prefix.
 
     Raises:
         DataError: a line is not a JSON object with a text, or the token files cannot be written.
@@ -102,15 +102,17 @@ def tokenize(path: str, data: Data) -> Path:
                     stream.write(ids.astype(dtype).tobytes())
                     sizes.append(len(ids))
         if not sizes:
-            raise DataError(f"{path}: no text is left after GLM's subset selection, expected some — add documents")
+            raise DataError(
+                f"{path}: no text is left after GLM's subset selection, expected at least one document — add documents"
+            )
         with aside[idx_path(prefix)].open("wb") as stream:
             write_index(stream, dtype, np.array(sizes, np.int32))
         for final, part in aside.items():
             part.replace(final)
     except OSError as error:
         raise DataError(
-            f"{prefix}: its token files cannot be written ({error.strerror}), expected a writable folder — free "
-            "space, or name another with --token-cache"
+            f"{prefix}: its token files cannot be written ({error.strerror}), expected a writable folder — free space, "
+            "or choose another folder with --token-cache"
         ) from error
     finally:
         for part in aside.values():
@@ -119,7 +121,7 @@ def tokenize(path: str, data: Data) -> Path:
 
 
 def wait_for_tokens(config: TrainConfig, *, writes: bool) -> None:
-    """Tokenize the text of a run on the rank that ``writes``, one on each host; the others wait for its files.
+    """Tokenize the text of a run on the rank with ``writes``, one per host; the other ranks wait for its files.
 
     They poll for the files, because a collective would time out before a large corpus is tokenized.
     """
@@ -156,7 +158,7 @@ def documents(path: str, seed: int) -> Iterator[str]:
 
 
 def check_text(path: str) -> None:
-    """Check the first lines of each file of a path; raises what ``documents`` raises."""
+    """Check the first lines of each file of a path; raises the errors of ``documents``."""
     for name in text_files(path):
         with name.open(encoding="utf-8", errors="replace") as lines:
             for number, line in zip(range(1, _CHECKED_LINES + 1), lines, strict=False):

@@ -1,4 +1,4 @@
-"""Filter for English documents by fastText's language identification model, loaded when the first is sampled."""
+"""Filter for English documents with fastText's language identification model, which is loaded at the first document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKENS = 1024
 
 
 class EnglishOnly:
-    """Whether the first 1024 tokens of a document are English.
+    """Predicate: whether the first 1024 tokens of a document are English.
 
     Source: THUDM/GLM@4f61ed72 data_utils/datasets.py (BlockDataset.get_weighted_samples).
     """

@@ -1,4 +1,4 @@
-"""Sample loader: the batches of one data-parallel rank, a pure function of the samples the job has consumed."""
+"""Sample loader: the batches of one data-parallel rank, as a pure function of the number of consumed samples."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Samples:
         )
         self._loader = data_loader(dataset, workers=data.num_workers, device=self.device, batch_sampler=sampler)
         self.left = math.inf if data.sampler == "cyclic" else max(sampler.total_samples - consumed, 0)
-        """Samples left at the start, over all ranks."""
+        """Number of samples left at the start, over all ranks."""
         self._micro_batches: Iterator[Batch] | None = None
 
     def next(self, micro_batches: int) -> Batch:
         """Return the next micro batches, concatenated along the batch axis, on the device.
 
         Raises:
-            DataError: too few are left.
+            DataError: too few samples are left.
         """
         if self._micro_batches is None:
             self._micro_batches = iter(self._loader)

@@ -1,4 +1,4 @@
-"""Preflight of the token files, before any process is started."""
+"""Preflight check of the token files, before any process is started."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _CHECKED_IDS = 1 << 20
 
 
 def check_data(config: TrainConfig) -> None:
-    """Check that each split the run reads has a sample, and that its token ids fit the embedding table.
+    """Check that every split that the run reads has a sample, and that its token ids fit the embedding table.
 
     Raises:
-        DataError: no token files, a part without sequences or shorter than one sample, or an id beyond the table.
+        DataError: token files are missing, a part has no sequence or is shorter than a sample, or an id exceeds the
+        table.
     """
     if config.cloze is not None:
         load_vocabulary(config.cloze.vocabulary)
@@ -61,13 +62,13 @@ def missing_files(config: TrainConfig) -> list[str]:
 
 def _check_part(config: TrainConfig, part: str, prefix: str, tokens: IndexedDataset, cut: range) -> None:
     if not len(cut):
-        step = "change it" if part == "train" else "change it, or do not evaluate (eval-iters 0)"
+        step = "change it" if part == "train" else "change it, or disable evaluation (eval-iters 0)"
         raise DataError(
             f"{prefix}: none of its {len(tokens.sizes)} sequences is in {part} with split {config.data.split}, "
             f"expected at least one — {step}"
         )
     found = int(tokens.sizes[cut.start : cut.stop].sum(dtype=np.int64))
-    # GPT-NeoX concatenates as many epochs as a sample needs; Megatron's classes assert a sample an epoch.
+    # GPT-NeoX concatenates as many epochs as a sample needs; Megatron's classes assert at least one sample per epoch.
     repeats = find_dialect(config.data.order).separate_below is None
     least = 2 if repeats else config.data.seq_length + 1
     if found < least:

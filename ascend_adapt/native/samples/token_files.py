@@ -1,4 +1,4 @@
-"""Token files of a run, and the identity of each, so that a different file under the same name is detected."""
+"""Token files of a run and their identities, so that a different file with the same name is detected."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from ascend_adapt.native.samples.glm_text import token_prefix
 
 
 def words_by_part(config: TrainConfig) -> dict[str, tuple[str, ...]]:
-    """Return each split that is read and has its own token files: its prefixes, or weights and prefixes alternating."""
+    """Return, for each split that is read and has its own token files, prefixes or alternating weights and prefixes."""
     data = config.data
     evaluates = config.eval_interval and config.eval_iterations
     return {"train": data.train, **({"valid": data.valid, "test": data.test} if evaluates else {})}
 
 
 def prefixes(words: tuple[str, ...], data: Data) -> list[str]:
-    """Return the prefixes among weights and prefixes; weights may be derived from the number of documents."""
+    """Return the prefixes from a list of prefixes and optional weights."""
     if data.blanks is not None or len(words) < 2 or data.weight_by_documents is not None:
         return list(words)
     return list(parse_blend(words)[1])
 
 
 def empty_by_split(data: Data) -> tuple[str, ...]:
-    """Return which of valid and test have a share of the split but no sequence in any token file.
+    """Return which of valid and test have a share in the split but no sequence in any token file.
 
-    Upstream skips evaluation on them, except Megatron-core, for which the result is always empty. Source:
-    gpt-neox@9610391a and Megatron-LM@v2.5, build_train_valid_test_datasets: None for such
-    a part, and no evaluation on it.
+    Upstream skips evaluation on these parts, except Megatron-core, for which the result is always empty. Source:
+    gpt-neox@9610391a and Megatron-LM@v2.5, build_train_valid_test_datasets: None for such a part, and no evaluation.
 
     Raises:
-        DataError: token files that cannot be read.
+        DataError: token files cannot be read.
     """
     if data.blanks is not None or data.valid or data.test or find_dialect(data.order).splits_at_bookends:
         return ()
@@ -48,10 +47,10 @@ def empty_by_split(data: Data) -> tuple[str, ...]:
 
 
 def identities(config: TrainConfig) -> dict[str, str]:
-    """Return the identity of each token file by prefix: its count of sequences and tokens, and a digest of their sizes.
+    """Return the identity of each token file by prefix: its numbers of sequences and tokens, and a digest of the sizes.
 
     Raises:
-        DataError: token files that cannot be read.
+        DataError: token files cannot be read.
     """
     if config.cloze is not None:
         return {}

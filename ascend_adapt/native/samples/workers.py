@@ -1,4 +1,4 @@
-"""torch's DataLoader with the settings of every loader of the trainer, and the shutdown of its workers."""
+"""Data loader workers: torch's DataLoader with the trainer's settings, and the shutdown of its workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def data_loader(
         dataset,
         num_workers=workers,
         pin_memory=device.type != "cpu",
-        # It draws a seed for its workers; from the default generator, that would shift all later dropout.
+        # The loader draws a seed for its workers; drawing from the default generator would change all later dropout
+        # masks.
         generator=torch.Generator(),
         worker_init_fn=leave_to_parent,
         **order,
@@ -27,10 +28,10 @@ def data_loader(
 
 
 def owned(batch: MicroBatch) -> MicroBatch:
-    """Return a batch of a worker in this process's own memory.
+    """Copy a worker's batch from shared memory into this process's memory.
 
-    Each tensor in shared memory holds a file descriptor: those of a step with hundreds of micro batches exceed
-    `ulimit -n`.
+    Each tensor in shared memory holds a file descriptor, and a step with hundreds of micro batches would exceed `ulimit
+    -n`.
     """
     return {name: tensor.clone() if tensor.is_shared() else tensor for name, tensor in batch.items()}
 
@@ -38,7 +39,8 @@ def owned(batch: MicroBatch) -> MicroBatch:
 def end_workers(batches: Iterator[Any] | None) -> None:
     """End the workers of a loader's iterator, if it has any.
 
-    A traceback may keep them alive; then Python waits for them forever at exit, because they ignore SIGTERM.
+    A traceback may keep the workers alive; Python would then wait for them forever at exit, because they ignore
+    SIGTERM.
     """
     end = getattr(batches, "_shutdown_workers", None)
     if end is not None:

@@ -1,4 +1,4 @@
-"""Whether ``--compile`` pays: the first steps are timed with compiled blocks, then without; the faster way stays."""
+"""Trial of ``--compile``: time the first steps with and without compiled blocks, and keep the faster mode."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ascend_adapt.kernels import dispatch
 from ascend_adapt.native.parallel.mesh import Mesh
 
 WARM_UP = 6
-"""Warm-up steps of each way: kernels choose their backends, the compiler runs, graphs are captured."""
+"""Warm-up steps of each mode: kernels choose their backends, the compiler runs, graphs are captured."""
 TIMED = 10
 
 
 def why_not() -> str:
-    """Return why a run stays compiled without a trial, or ""."""
+    """Return the reason why a run stays compiled without a trial, or ""."""
     if dispatch.is_deterministic():
         return "a deterministic run must not depend on a clock"
     return "" if recorded.current() is None else "a recorded run must not depend on a clock"
 
 
 class CompileTrial:
-    """The trial of one run, which starts compiled. Every rank decides the same."""
+    """The trial of one run, which starts compiled. All ranks decide alike."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -45,12 +45,12 @@ class CompileTrial:
         return self.compiled != before
 
     def messages(self) -> list[str]:
-        """Return the messages to log, and forget them."""
+        """Return the messages to log, and clear them."""
         messages, self._messages = self._messages, []
         return messages
 
     def _pays(self) -> bool:
-        """Decide whether compiled steps are faster by more than the noise."""
+        """Return whether compiled steps are faster by more than the noise."""
         (on, on_noise), (off, off_noise) = self._agreed(
             *(_median(self._seconds[way][WARM_UP:]) for way in (True, False))
         )
@@ -73,6 +73,6 @@ class CompileTrial:
 
 
 def _median(seconds: Sequence[float]) -> tuple[float, float]:
-    """Return the median, and the median distance from it."""
+    """Return the median, and the median absolute deviation from it."""
     middle = statistics.median(seconds)
     return middle, statistics.median(abs(one - middle) for one in seconds)

@@ -1,4 +1,4 @@
-"""ZeRO: fp32 master weights, replicated on data-parallel ranks or sharded over them.
+"""ZeRO: fp32 master weights, replicated or sharded over data-parallel ranks.
 
 | ZeRO | master weights | gradients |
 |---|---|---|
@@ -7,12 +7,12 @@
 | 2 | sharded, gathered once per step | reduce-scattered after every micro batch |
 | 3 | sharded, gathered for each bucket of blocks, forward and backward | reduce-scattered after every micro batch |
 
-ZeRO-3 and offloading to host memory use FSDP2; the rest is ``native.parallel.zero``. One data-parallel rank has nothing
-to shard, but with ZeRO-3 it saves the memory of 16-bit weights of all blocks.
+ZeRO-3 and offloading to host memory use FSDP2; the rest is ``native.parallel.zero``. A single data-parallel rank has
+nothing to shard, but with ZeRO-3 it does not keep the 16-bit weights of all blocks.
 
-Both shard the tensor-parallel shard of a rank: FSDP's mesh has one axis, without tensor-parallel
-ranks. Tested with ZeRO-3 on 2 x 2 gloo ranks: losses and norms equal those of one process, and checkpoints
-load on 1 and 4 tensor ranks and on 2 data ranks (``native.checkpoint.state`` maps a shard to the full parameter).
+Both shard a rank's tensor-parallel shard: FSDP's mesh does not include the tensor axis. Tested with ZeRO-3 on 2 x 2
+gloo ranks: losses and norms equal those of one process, and checkpoints load on 1 and 4 tensor ranks and on 2 data
+ranks (``native.checkpoint.state`` maps a shard to the full parameter).
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     """Shard the parameters with FSDP2."""
     parallel = mesh.parallel
     if mesh.device_mesh is None:
-        raise RuntimeError("shard: the mesh has no process groups, expected one of native.parallel.mesh.build")
+        raise RuntimeError(
+            "shard: the mesh has no process groups, expected a mesh with groups — make it with "
+            "native.parallel.mesh.build"
+        )
     # On one rank the shard axis needs no collective; the replicate axis does.
     is_cut = parallel.zero_stage > 0 or parallel.data == 1
     options: dict[str, Any] = {
@@ -76,7 +79,7 @@ def _elements(block: nn.Module) -> int:
 
 
 def is_offloaded(mesh: Mesh) -> bool:
-    """Whether master weights and optimizer states are kept in host memory; on a CPU they always are."""
+    """Whether master weights and optimizer states are offloaded to host memory; always False on a CPU."""
     return mesh.parallel.offload_optimizer and mesh.device.type != "cpu"
 
 
@@ -87,7 +90,7 @@ def before_passes(decoder: Decoder) -> None:
 
 
 def before_backward(decoder: Decoder, parallel: Parallel, *, is_last: bool) -> None:
-    """Prepare a backward pass of this decoder; after the last of a step (``is_last``) all gradients are reduced."""
+    """Prepare a backward pass of this decoder; the last one of a step (``is_last``) reduces all gradients."""
     if isinstance(decoder, FSDPModule):
         decoder.set_requires_gradient_sync(is_last or parallel.zero_stage >= 2)
         decoder.set_reshard_after_backward(is_last or parallel.zero_stage == 3)

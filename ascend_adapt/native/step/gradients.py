@@ -1,4 +1,4 @@
-"""Gradients between the backward passes and the optimizer: reduction, norms, scaling and clipping over the mesh."""
+"""Gradient processing between the backward passes and the optimizer: reduction, norms, scaling and clipping."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import WORDS, Placed
 
 EPSILON = 1e-6
-"""Added to the norm when clipping, as in Megatron-LM and DeepSpeed."""
+"""Added to the norm in gradient clipping, as in Megatron-LM and DeepSpeed."""
 
 
 @dataclass(frozen=True)
 class Norms:
-    """Norms of tensors, one per parameter, fp32 [parameters]; the device may still be computing them."""
+    """Norms of tensors, one per parameter, fp32 [parameters], which the device may still be computing."""
 
     parameters: Sequence[Placed]
     numbers: torch.Tensor
@@ -26,12 +26,12 @@ class Norms:
     @classmethod
     def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
         """Return the norms of tensors, one per parameter."""
-        # By dtype: torch takes tensors of several dtypes one by one.
+        # Grouped by dtype, because torch handles tensors of mixed dtypes one by one.
         parameters: list[Placed] = []
         norms: list[torch.Tensor] = []
         for places in by_dtype([tensor for _, tensor in there]):
             group = [there[place] for place in places]
-            # The norm of a 16-bit tensor has its dtype unless asked otherwise: three digits.
+            # By default, the norm of a 16-bit tensor has the tensor's dtype, with three significant digits.
             wide = {"dtype": torch.float32} if group[0][1].element_size() == 2 else {}
             norms += torch._foreach_norm([tensor for _, tensor in group], **wide)
             parameters += [one for one, _ in group]
@@ -44,7 +44,7 @@ class Norms:
 
 
 def by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return the places of the tensors of each dtype: torch handles tensors of one dtype in a few kernels together.
+    """Return the indices of the tensors of each dtype: torch handles tensors of one dtype together, in a few kernels.
 
     Under sequence parallelism the gradients of norms and some biases are fp32, beside 16-bit ones.
     """
@@ -58,8 +58,8 @@ def by_dtype(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
 def complete(parameters: Sequence[Placed], mesh: Mesh, *, tied: bool) -> None:
     """All-reduce partial gradients over tensor-parallel ranks, and a ``tied`` embedding's over its two stages.
 
-    Under sequence parallelism norms, biases after row-parallel layers and positions see only a part of the sequence
-    on each rank. Data-parallel reduction comes before.
+    Under sequence parallelism, the gradients of norms, of biases after row-parallel layers and of positions are
+    partial: each rank has a part of the sequence. Data-parallel reduction must come first.
     """
     if mesh.parallel.sequence:
         _all_reduce([one for one in parameters if one.layout.partial], mesh.group("tensor"))
@@ -82,15 +82,15 @@ def reduced(
 ) -> torch.Tensor:
     """Return the global gradient norm, the loss of all data-parallel ranks and the sums of ``marks``, fp32 [2 + marks].
 
-    ``each`` comes from ``norms``; every element counts once. ``loss`` is this rank's two sums, as PipelineSchedule
-    returns them. One collective makes all values equal on every rank. The norm is NaN or Inf if a gradient of any rank
+    ``each`` is the result of ``norms``; every element counts once. ``loss`` is this rank's two sums from
+    PipelineSchedule. One collective makes all values equal on every rank. The norm is NaN or Inf if any rank's gradient
     is.
     """
     every = squares = each.numbers.to(mesh.device).square()
     counted = [number for number, one in enumerate(each.parameters) if counts(one, mesh)]
     if len(counted) < len(squares):
         squares = torch.stack([squares[number] for number in counted]) if counted else squares[:0]
-    # A replica that another rank counts may have overflowed on this rank only: adds 0 if finite, else NaN.
+    # A replica that another rank counts may have overflowed on this rank only, so it adds 0 if finite, else NaN.
     total = squares.sum() + 0 * every.sum()
     share = counted_once(loss, mesh)
     sums = mesh.sum_over_all(torch.cat([torch.stack([total, *share]), marks]))
@@ -104,9 +104,10 @@ def counted_once(loss: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 @torch.no_grad()
 def weight_norms(parameters: Sequence[Placed], *, as_computed: bool = False) -> Norms:
-    """Return the norm of each parameter on this rank; ``as_computed``: of the 16-bit weight where there is one.
+    """Return the norm of each parameter on this rank; with ``as_computed``, of its 16-bit compute weight if it has one.
 
-    That is half the memory traffic, and NaN or Inf if the master weight is. It is current after the passes.
+    The compute weight takes half the memory traffic, and is NaN or Inf if the master weight is. It is current after the
+    passes.
     """
     there = [(one, one.copy if as_computed and one.copy is not None else one.local) for one in parameters]
     return Norms.of([(one, numbers.detach()) for one, numbers in there if numbers.numel()])
@@ -127,7 +128,7 @@ def norm_and_zeros(parameters: Sequence[Placed], mesh: Mesh) -> tuple[float, flo
 
 
 def counts(one: Placed, mesh: Mesh) -> bool:
-    """Return whether a parameter counts on this rank, rather than on another with a replica of it."""
+    """Return whether a parameter counts on this rank, rather than on another rank with a replica."""
     if one.layout.copy_of is not None:
         return False
     if one.layout.cut is None and mesh.tensor_rank != 0:
@@ -137,7 +138,7 @@ def counts(one: Placed, mesh: Mesh) -> bool:
 
 @torch.no_grad()
 def scale(parameters: Sequence[Placed], factor: torch.Tensor | float) -> None:
-    """Multiply every gradient."""
+    """Multiply every gradient by a factor, in place."""
     for one in parameters:
         one.widen_gradient()
     there = [gradient for one in parameters if (gradient := one.gradient) is not None]

@@ -1,4 +1,4 @@
-"""Loss scale of fp16, by Megatron-LM's rule or DeepSpeed's; they differ after consecutive overflows.
+"""Loss scaling for fp16, by Megatron-LM's or DeepSpeed's rule; the rules differ after consecutive overflows.
 
 Sources: NVIDIA/Megatron-LM@core_v0.9.0 megatron/core/optimizer/grad_scaler.py, deepspeedai/DeepSpeed@edaa7221
 deepspeed/runtime/fp16/loss_scaler.py.
@@ -11,7 +11,7 @@ from ascend_adapt.errors import TrainingError
 
 
 class Scaler:
-    """Static or dynamic loss scale; ``scale`` is 1 without fp16."""
+    """Loss scaler, static or dynamic; ``scale`` is 1 without fp16."""
 
     def __init__(self, precision: Precision) -> None:
         self.rule: LossScale | None = precision.loss_scale if precision.dtype == "fp16" else None
@@ -30,7 +30,7 @@ class Scaler:
             return
         if not overflowed:
             self._good += 1
-            # Not ==: a resumed run may have a shorter window than the steps that it has counted.
+            # Not ==: a resumed run may have counted more steps than its window has.
             if self._good >= rule.window:
                 self._good, self._hysteresis = 0, rule.hysteresis
                 self.scale *= 2.0
@@ -53,7 +53,7 @@ class Scaler:
         return {"scale": self.scale, "hysteresis": self._hysteresis, "good": self._good} if self.moves else {}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restore ``state_dict``. A static scale, or one without a state, stays as configured."""
+        """Restore ``state_dict``. A static scale stays as configured, as does any scale if the state is empty."""
         if not (self.moves and state):
             return
         self.scale, self._hysteresis = state["scale"], int(state["hysteresis"])
@@ -65,6 +65,6 @@ class Scaler:
             return
         if self.scale <= rule.minimum:
             raise TrainingError(
-                f"loss scale: overflow at {self.scale:g}, the smallest allowed — lower the learning rate, or use bf16"
+                f"loss scale: overflow at {self.scale:g}, the minimum scale — lower the learning rate, or use bf16"
             )
         self.scale = max(self.scale / 2.0, rule.minimum)

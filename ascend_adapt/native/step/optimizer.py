@@ -1,4 +1,4 @@
-"""Adam, AdamW and SGD on the elements that a rank holds after tensor-parallel and ZeRO sharding."""
+"""Optimizers: Adam, AdamW and SGD on the elements that a rank holds after tensor-parallel and ZeRO sharding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ascend_adapt.native.step import gradients
 
 
 def decays(one: Placed) -> bool:
-    """Whether weight decay applies to a parameter: to matrices, not to biases or norm weights."""
+    """Return whether weight decay applies to a parameter: only to matrices, not to biases and norm weights."""
     return one.is_matrix
 
 
@@ -27,7 +27,7 @@ class Optimizer:
 
     def __init__(self, parameters: Sequence[Placed], settings: Settings) -> None:
         self._all = parameters
-        # A rank may hold no row of a small parameter that is sharded.
+        # A rank may hold no row of a small sharded parameter.
         self.parameters = [one for one in parameters if one.local.numel()]
         self.settings = settings
         names = ("momentum",) if settings.kind == "sgd" else ("exp_avg", "exp_avg_sq")
@@ -39,10 +39,10 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, lr: float | torch.Tensor, weight_decay: float, factor: torch.Tensor | None = None) -> None:
-        """Update every parameter that has a gradient, which is multiplied by ``factor``, fp32 [], first."""
+        """Update every parameter that has a gradient, after multiplying the gradient by ``factor``, fp32 []."""
         recorder = recorded.current()
         if recorder is not None or self.settings.kind == "sgd" or not self.settings.decoupled:
-            # Only the kernel of AdamW applies the factor, and reads 16-bit gradients.
+            # Only AdamW's kernel applies the factor itself and reads 16-bit gradients.
             gradients.scale(self.parameters, 1.0 if factor is None else factor)
             factor = None
         with self._recorded(lr, weight_decay):
@@ -50,7 +50,7 @@ class Optimizer:
             self._step_group(self._others, lr, 0.0, factor)
 
     def _recorded(self, lr: float | torch.Tensor, weight_decay: float) -> AbstractContextManager[None]:
-        """Record the step, if ``ascend-run --record`` asks for it."""
+        """Record the step if ``ascend-run --record`` requests it."""
         recorder = recorded.current()
         if recorder is None:
             return nullcontext()
@@ -68,7 +68,7 @@ class Optimizer:
         return recorder.optimizer_step(self, self.settings.kind, groups, updates)
 
     def clear_gradients(self) -> None:
-        """Drop all gradients. Each is a view of its bucket's buffer: even an empty view would keep the buffer alive."""
+        """Drop all gradients. Each is a view of its bucket's buffer, and even an empty view keeps the buffer alive."""
         for one in self._all:
             one.parameter.grad = None
             one.clear_narrow_gradient()
@@ -104,7 +104,7 @@ class Optimizer:
         weight_decay: float,
         factor: torch.Tensor | None,
     ) -> None:
-        """Update parameters whose gradients have one dtype."""
+        """Update parameters whose gradients have the same dtype."""
         settings, states = self.settings, [self.states[index] for index in chosen]
         copies = [copy for index in chosen if (copy := self.parameters[index].copy) is not None]
         has_copies = len(copies) == len(chosen)

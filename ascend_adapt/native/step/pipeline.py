@@ -1,4 +1,4 @@
-"""Pipeline schedules: forward and backward over the micro batches of a step, on one stage or several."""
+"""Pipeline schedules: forward and backward passes over the micro batches of a step, on one or several stages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.step.data_parallel import DTYPES, after_passes, before_backward, before_passes
 
 MicroBatch = Mapping[str, torch.Tensor]
-"""tokens and labels, int64 [B, S], and the other arguments of Decoder.forward where needed."""
+"""tokens and labels, int64 [B, S], and other arguments of Decoder.forward if needed."""
 
 Batch = MicroBatch | Sequence[MicroBatch]
-"""The micro batches of a step, concatenated along the batch axis, or one by one where their shapes differ.
+"""The micro batches of a step, concatenated along the batch axis, or one by one if their shapes differ.
 
-In a pipeline all have one shape.
+In a pipeline they all have the same shape.
 """
 
 
@@ -29,14 +29,14 @@ class PipelineSchedule(Protocol):
     """Runs the micro batches of a step."""
 
     def train(self, batch: Batch, micro_batches: int, scale: float) -> torch.Tensor:
-        """Run forward and backward; the parameters get the gradients of scale * mean loss.
+        """Run forward and backward passes; parameters get the gradients of scale * mean loss.
 
         Returns fp32 [2]: the weighted sum of the losses of the micro batches, and the sum of the weights. Both are 0 on
-        a rank without the last stage.
+        ranks without the last stage.
         """
 
     def evaluate(self, batch: Batch, micro_batches: int) -> torch.Tensor:
-        """Run forward only and return the same two sums."""
+        """Run forward passes only, and return the same two sums as ``train``."""
 
 
 def passes(config: TrainConfig, mesh: Mesh, decoders: Sequence[Decoder]) -> PipelineSchedule:
@@ -73,7 +73,7 @@ class Accumulation:
 
 
 class Pipeline:
-    """1F1B over several stages, interleaved with virtual stages, by torch.distributed.pipelining."""
+    """1F1B schedule over several stages, interleaved if there are virtual stages, from torch.distributed.pipelining."""
 
     def __init__(self, config: TrainConfig, mesh: Mesh, decoders: Sequence[Decoder]) -> None:
         self.config, self.mesh = config, mesh
@@ -131,7 +131,7 @@ class Pipeline:
         if parallel.virtual_stages > 1:
             kind = pipelining.ScheduleInterleaved1F1B
             return kind(stages, micro_batches, loss, **_unscaled(kind))
-        # torch's 1F1B refuses fewer micro batches than stages, where it would be the same as GPipe.
+        # torch's 1F1B rejects fewer micro batches than stages; in this case 1F1B is equivalent to GPipe.
         kind = pipelining.Schedule1F1B if micro_batches >= count else pipelining.ScheduleGPipe
         return kind(stages[0], micro_batches, loss, **_unscaled(kind))
 
@@ -158,8 +158,9 @@ def stages_of(config: TrainConfig, mesh: Mesh) -> range:
 class _Stage(nn.Module):
     """Wraps a decoder for torch's schedules, which must not see an FSDP module.
 
-    They reduce the gradients of FSDP modules, each release in its own way (2.13's interleaved one, by its source, not
-    at all). Here the backward pass of the step's last micro batch reduces them, as without a pipeline.
+    The schedules reduce the gradients of FSDP modules, differently in each release (2.13's interleaved schedule, by its
+    source, does not reduce them). Here the backward pass of the step's last micro batch reduces them, as without a
+    pipeline.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -195,7 +196,7 @@ def _sums(config: TrainConfig, losses: torch.Tensor, batch: Batch, micro_batches
     weights = torch.ones_like(losses)
     if config.logging.loss_mean == "tokens":
         weights = torch.stack([part["loss_mask"].sum() for part in _parts(batch, micro_batches)]).to(losses)
-        losses = losses.where(weights > 0, 0.0)  # without an unmasked token the mean is NaN
+        losses = losses.where(weights > 0, 0.0)  # The mean of a micro batch without an unmasked token is NaN.
     return torch.stack([(losses * weights).sum(), weights.sum()])
 
 

@@ -1,8 +1,8 @@
-"""A training step as CUDA graphs: two launches for each step, without waiting for the host in between.
+"""CUDA graphs of a training step: two graph launches per step, without waiting for the host in between.
 
-One graph has the passes, the other the norms, clipping and the optimizer step. They are captured after a few
-steps in which kernels choose their backends, for each number of micro batches, and replayed with new inputs. Other
-values that change from step to step are tensors too: the learning rate, and the votes of the ranks.
+One graph has the passes, the other has the norms, clipping and the optimizer step. For each number of micro batches,
+they are captured after a few eager steps, in which kernels choose their backends, and then replayed with new inputs.
+Other values that change from step to step, such as the learning rate and the votes of the ranks, are tensors too.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from ascend_adapt.native.parallel.parameters import MasterWeight, Placed
 from ascend_adapt.native.step.pipeline import Batch
 
 VARIABLE = "ASCEND_ADAPT_STEP_GRAPH"
-"""0: run every step eagerly."""
+"""Environment variable; 0 runs every step eagerly."""
 EAGER_STEPS = 3
-"""Steps of a kind before its capture. With ``compile`` the first of them is not compiled."""
+"""Number of eager steps of a kind before its capture. With ``compile``, the first one is not compiled."""
 KINDS_KEPT = 4
-"""A batch size ramp-up has more kinds of step; graphs hold their memory."""
+"""Maximum number of kinds of steps that are captured, because graphs hold memory; a ramp-up has more kinds."""
 FREE_SHARE = 0.05
-"""Share of the device's memory that must stay free for work outside the graphs, such as an evaluation."""
+"""Share of device memory that must stay free for work outside the graphs, such as evaluation."""
 
 Update = tuple[Any, Any, torch.Tensor]
 """Norms of the gradients, norms of the weights before the step, and the reduced sums."""
 
 
 def why_not(config: TrainConfig, mesh: Mesh) -> str:
-    """Return why the steps of this run cannot be captured, or ""."""
+    """Return the reason why the steps of this run cannot be captured, or ""."""
     parallel, schedule, logging = config.parallel, config.schedule, config.logging
     changes = schedule.weight_decay_style != "constant" and schedule.start_weight_decay != schedule.end_weight_decay
     reasons = {
         f"on {mesh.device.type}": mesh.device.type != "cuda",
-        # Captured collectives were only tried on the ranks of one host. Some launchers do not set LOCAL_WORLD_SIZE.
+        # Captured collectives have only been tested on a single host. Some launchers do not set LOCAL_WORLD_SIZE.
         "several hosts": int(os.environ.get("LOCAL_WORLD_SIZE", "1")) != parallel.world_size,
-        # The state of a generator, which they set, cannot be captured.
+        # This dropout sets the state of a generator, which cannot be captured.
         "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
         f"{VARIABLE}=0": os.environ.get(VARIABLE) == "0",
         "FSDP": parallel.zero_stage == 3 or parallel.offload_optimizer,
@@ -56,7 +56,7 @@ def why_not(config: TrainConfig, mesh: Mesh) -> str:
 
 
 class StepGraphs:
-    """Graphs of the steps of one trainer."""
+    """CUDA graphs of one trainer's steps."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class StepGraphs:
     def run(
         self, batch: Batch, micro_batches: int, lr: float, weight_decay: float, marks: tuple[bool, bool, bool]
     ) -> Update:
-        """Run a step, with its graphs if they have been captured."""
+        """Run a step, by replaying its graphs if they have been captured."""
         self._lr.fill_(lr)
         if marks != self._marks_on_host:
             self._marks.copy_(torch.tensor(marks, dtype=torch.float32))
@@ -87,22 +87,22 @@ class StepGraphs:
         current = torch.cuda.current_stream(self._mesh.device)
         self._stream.wait_stream(current)
         try:
-            # Kernels and libraries keep state per stream, so eager steps run on the stream that is captured.
+            # Kernels and libraries keep state per stream, so eager steps run on the stream that will be captured.
             with torch.cuda.stream(self._stream):
                 return self._run(batch, micro_batches, weight_decay)
         finally:
             current.wait_stream(self._stream)
 
     def messages(self) -> list[str]:
-        """Return the messages to log, and forget them."""
+        """Return the messages to log, and clear them."""
         messages, self._messages = self._messages, []
         return messages
 
     def forget(self) -> None:
-        """Free all graphs: the passes do something else from now on, or the process group is destroyed next.
+        """Free all graphs. Call it before the passes change, and before the process group is destroyed.
 
-        NCCL waits for graphs with its collectives before it destroys a communicator, so they are reset and not only
-        dropped: an error's traceback may refer to them.
+        NCCL waits for graphs with its collectives before it destroys a communicator. Graphs are therefore reset
+        explicitly: dropping them would not free a graph that an error's traceback refers to.
         """
         for graphs in self._graphs.values():
             graphs.reset()
@@ -123,7 +123,7 @@ class StepGraphs:
         graphs.set_inputs(batch)
         graphs.passes.replay()
         if graphs.update is None and graphs.updates_seen == 0:
-            # Eagerly once: kernels prepare tables of the gradients' new addresses.
+            # Run once eagerly: kernels prepare tables of the gradients' new addresses.
             graphs.updates_seen = 1
             graphs.restore_gradients()
             return self._update(graphs.loss, self._lr, weight_decay, self._marks)
@@ -155,11 +155,11 @@ class StepGraphs:
         free, total = torch.cuda.mem_get_info(self._mesh.device)
         if not why and free < FREE_SHARE * total:
             why = f"they leave {free / 2**30:.1f} GiB free, less than {FREE_SHARE:.0%}"
-        # Ranks must decide alike: a captured collective and an eager one may use different algorithms.
+        # All ranks must decide alike: a captured collective and an eager one may use different algorithms.
         failed = self._mesh.sum_over_all(torch.full((), float(bool(why)), device=self._mesh.device))
         if float(failed) > 0:
             graphs.reset()
-            self._stop(why or "another rank cannot have them")
+            self._stop(why or "another rank cannot capture them")
             return None
         graphs.gradients = [(one, one.gradient) for one in self._parameters if one.gradient is not None]
         if not self._graphs:
@@ -192,7 +192,7 @@ class _Graphs:
         self.updates_seen = 0
         self.loss = torch.zeros(2)
         self.gradients: list[tuple[Placed, torch.Tensor]] = []
-        """Where the passes write the gradients: referred to for as long as the graph may write them."""
+        """The tensors that the passes write gradients to, kept alive as long as the graph may write to them."""
         self.result: Update | None = None
 
     def reset(self) -> None:
@@ -208,7 +208,7 @@ class _Graphs:
             tensor.copy_(batch[name])
 
     def restore_gradients(self) -> None:
-        """Give the parameters the gradients that the passes have just written."""
+        """Set the parameters' gradients to those that the passes have just written."""
         for one, gradient in self.gradients:
             parameter = one.parameter
             if isinstance(parameter, MasterWeight) and gradient.dtype != parameter.dtype:

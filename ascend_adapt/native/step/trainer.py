@@ -1,4 +1,4 @@
-"""The trainer: model, optimizer and loss scale of one rank, and a training step."""
+"""Trainer: the model, optimizer and loss scale of one rank, and its training step."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Trainer:
         self._trial: CompileTrial | None = None
         self._messages: list[str] = []
         if config.compile and (reason := compile_trial.why_not()):
-            self._messages.append(f"compile: on, not compared with a run without it: {reason}")
+            self._messages.append(f"compile: on, without timing uncompiled steps: {reason}")
         elif config.compile:
             self._trial = CompileTrial(mesh)
         self._fuse()
@@ -88,8 +88,9 @@ class Trainer:
     ) -> Step:
         """Train on this data-parallel rank's part of one global batch.
 
-        ``votes_to_stop``: this rank asks to stop after the step; ``votes_to_save``: it asks for a checkpoint. The
-        result has the number of ranks that did. ``meanwhile`` runs while the device computes the step.
+        ``votes_to_stop``: whether this rank requests to stop after the step; ``votes_to_save``: whether it requests a
+        checkpoint. The result has the number of ranks that requested each. ``meanwhile`` runs while the device computes
+        the step.
 
         Raises:
             TrainingError: an overflow at the minimum loss scale, by DeepSpeed's rule.
@@ -133,7 +134,7 @@ class Trainer:
         )
 
     def _passes(self, batch: Batch, micro_batches: int) -> tuple[torch.Tensor, bool]:
-        """Return the loss sums, and whether the device's overflow flag was raised; the gradients are complete."""
+        """Run the passes and complete the gradients; return the loss sums, and whether the overflow flag was set."""
         scale, is_scaled = self.scaler.scale, self.scaler.rule is not None
         if is_scaled:
             # Clears the overflow flag, which an evaluation may have set.
@@ -146,9 +147,10 @@ class Trainer:
         return loss, is_scaled and devices.take_overflow(self.mesh.device)
 
     def _norms(self, loss: torch.Tensor, marks: torch.Tensor) -> tuple[gradients.Norms, gradients.Norms, torch.Tensor]:
-        """Return the norms of gradients and weights, and what is reduced over all ranks."""
+        """Return the norms of gradients and weights, and the values reduced over all ranks."""
         norms = gradients.norms(self.parameters)
-        # Before the optimizer step: NaN or Inf in one gradient spreads to all weights, and its origin is lost.
+        # Checked before the optimizer step: NaN or Inf in one gradient would spread to all weights, and hide its
+        # origin.
         weights = gradients.weight_norms(self.parameters, as_computed=True)
         return norms, weights, gradients.reduced(norms, loss, marks, self.mesh)
 
@@ -165,7 +167,7 @@ class Trainer:
         return norms, weights, reduced
 
     def _on_device(self, marks: tuple[bool, ...]) -> torch.Tensor:
-        """Return the marks, fp32, without a copy from the host unless one is set: that would wait for the device."""
+        """Return the marks, fp32. Only marks that are set are copied from the host: a copy waits for the device."""
         result = torch.zeros(len(marks), device=self.mesh.device)
         for number, mark in enumerate(marks):
             if mark:
@@ -201,7 +203,7 @@ class Trainer:
                 decoder.train(training)
 
     def messages(self) -> list[str]:
-        """Return the messages to log, and forget them."""
+        """Return the messages to log, and clear them."""
         messages, self._messages = self._messages, []
         for part in (self._trial, self.graphs):
             messages += [] if part is None else part.messages()
@@ -217,14 +219,14 @@ class Trainer:
             decoder.fuse(not self._compiled and kernels.fuses(self.mesh.device.type))
 
     def _try_compiled(self, seconds: float, micro_batches: int) -> None:
-        """Count a step of the trial of ``--compile``, and switch when the trial asks for it."""
+        """Count a step of the ``--compile`` trial, and switch modes when the trial requests it."""
         if self._trial is not None and self._trial.step(seconds, micro_batches):
             self._fuse()
             if self.graphs is not None:
                 self.graphs.forget()
 
     def _eager_at_first(self, kind: str, batch: Batch, micro_batches: int) -> AbstractContextManager[Any]:
-        """Run the first passes of a shape eagerly: kernels choose their backends then, which breaks the graph."""
+        """Run the first passes of a shape eagerly: kernels choose their backends then, which breaks a graph."""
         if not self.config.compile:
             return nullcontext()
         if self._compiled:
@@ -245,9 +247,9 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
     Initialisation keeps one unsharded parameter at a time in host memory.
 
     Raises:
-        TrainingError: ``compile`` is set and there is no compiler for the device.
+        TrainingError: ``compile`` is set, but the device has no compiler.
     """
-    # The batches of finetuning have several shapes.
+    # Finetuning batches have several shapes.
     tp, parallel = TensorParallel.of(mesh, 1 if config.cloze else config.batch.micro), config.parallel
     decoders = []
     for stage in stages_of(config, mesh):
@@ -272,7 +274,7 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
 
 
 def seed_dropout(seed: int, mesh: Mesh, iteration: int = 0) -> None:
-    """Seed the default generators: equally on tensor-parallel ranks, differently on others and at other iterations."""
+    """Seed the default generators: equally on tensor-parallel ranks, differently on others and at each iteration."""
     place = (mesh.pipeline_rank, mesh.data_rank, *((iteration,) if iteration else ()))
     number = generator(seed, "dropout", *place).initial_seed()
     torch.default_generator.manual_seed(number)

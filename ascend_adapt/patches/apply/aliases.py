@@ -1,4 +1,4 @@
-"""Aliases made by ``from module import function``: found by identity, rebound on apply and on revert."""
+"""Aliases made by ``from module import function``: they are found by identity, and rebound on apply and on revert."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import CellType, FrameType, ModuleType
 from typing import Any
 
 Swaps = dict[int, tuple[Any, Any]]
-"""``id(old) -> (old, new)``; the reference to old keeps its id valid."""
+"""``id(old) -> (old, new)``. The reference to the old object keeps its id valid."""
 
 
 def chain(swaps: Swaps, later: Swaps) -> None:
-    """Add ``later`` swaps to ``swaps``, whose new objects may have been swapped again."""
+    """Add ``later`` to ``swaps``, and follow swaps whose new object ``later`` swaps again."""
     for key, (old, new) in swaps.items():
         swaps[key] = (old, swapped(new, later))
     swaps.update(later)
@@ -41,10 +41,11 @@ def all_modules() -> list[ModuleType]:
 
 
 def rebind(swaps: Swaps, modules: Iterable[ModuleType], homes: Iterable[ModuleType] = ()) -> int:
-    """Rebind every module-level name that refers to an old object of ``swaps``; return the number of names.
+    """Rebind every module-level name that refers to an old object of ``swaps``, and return the number of names.
 
-    In ``homes``, the modules of the targets, also rebinds names in classes, and dicts and lists (function tables) at
-    the top level of the module and its classes. Namespaces are read with ``vars()``, so lazy modules stay lazy.
+    In ``homes``, the modules of the targets, this also rebinds names in classes, and entries of dicts and lists
+    (function tables) at the top level of a module or class. Namespaces are read with ``vars()``, so lazy modules stay
+    lazy.
     """
     count = sum(_rebind_mapping(vars(module), swaps) for module in modules)
     return count + sum(_rebind_home(home, swaps) for home in {id(home): home for home in homes}.values())
@@ -85,15 +86,15 @@ def _rebind_mapping(namespace: dict[Any, Any], swaps: Swaps) -> int:
 def _hits(items: Iterable[tuple[Any, Any]], swaps: Swaps) -> list[tuple[Any, Any]]:
     try:
         return [(key, swaps[id(value)][1]) for key, value in items if id(value) in swaps]
-    except RuntimeError:  # another thread changed its size
+    except RuntimeError:  # another thread changed the size of the mapping
         return _hits(list(items), swaps)
 
 
 def out_of_reach(swaps: Swaps, ours: list[Any]) -> dict[int, list[str]]:
-    """Return, by id of the original, descriptions of references that could not be rebound (``a closure cell``).
+    """Return descriptions of references that cannot be rebound, such as ``a closure cell``, by id of the original.
 
-    ``ours`` are containers of this package that keep the original on purpose. Scans all objects of the garbage
-    collector, so call it only for targets that were imported before enable().
+    ``ours`` are containers in which this package keeps originals. This scans all objects of the garbage collector, so
+    call it only for targets that were imported before enable().
     """
     wanted = tuple(old for old, _ in swaps.values())
     known = {id(ours), id(wanted), *map(id, ours), *map(id, swaps.values())}

@@ -1,4 +1,4 @@
-"""Applied patches: how each kind is applied at one location, recognised later, and undone."""
+"""Applied patches: each kind applies a patch at one location, recognises it later, and undoes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ascend_adapt.patches.declare.target import MISSING, Place, Target, locate, 
 
 @dataclass(eq=False)
 class AppliedPatch(ABC):
-    """Patch applied at one place; ``swaps`` lists the objects whose aliases must be rebound."""
+    """A patch applied at one place. ``swaps`` lists the objects whose aliases must be rebound."""
 
     patch: Patch
     module: ModuleType
@@ -30,7 +30,7 @@ class AppliedPatch(ABC):
     note: str = field(default="", init=False)
     """Details for the user on how the patch was applied."""
     values: list[Any] = field(default_factory=list, init=False)
-    """The object that the patch set, and its replacement once another patch has the same target."""
+    """The object that the patch set, and the object that replaced it when another patch got the same target."""
 
     @abstractmethod
     def holds(self) -> bool:
@@ -41,7 +41,7 @@ class AppliedPatch(ABC):
         """Restore the original object and return the swaps for its aliases."""
 
     def is_below(self) -> bool:
-        """Return whether another wrapper was put on top later, which prevents a revert."""
+        """Return whether other code has wrapped the patched object since, which prevents a revert."""
         return False
 
     def replaced_by(self) -> str:
@@ -56,14 +56,14 @@ class AppliedPatch(ABC):
         return place.value
 
     def follow(self, swaps: Swaps) -> None:
-        """Update references to targets of other patches."""
+        """Update references to objects that other patches have replaced."""
         self.values = [*self.values[:1], *(swapped(value, swaps) for value in self.values[-1:])]
 
     def _is_mine(self, value: Any) -> bool:
         return any(value is mine for mine in self.values)
 
     def is_current(self) -> bool:
-        """Return whether the patch is in place and its target is still that object: a reload creates new classes."""
+        """Return whether the patch is in place in the current object of its target. A reload creates new objects."""
         try:
             return self.holds() and self._is_at(self._located())
         except PatchDrift:
@@ -76,13 +76,13 @@ class AppliedPatch(ABC):
         owner, ours = place.owner, self.place.owner
         if owner is ours or not (isinstance(owner, type) and isinstance(ours, type) and issubclass(owner, ours)):
             return owner is ours
-        # The class was replaced by a subclass, as deepspeed_npu does, which inherits the patched attribute.
+        # deepspeed_npu replaces a class with a subclass, which inherits the patched attribute.
         return look_up(owner, place.name)[0] is look_up(ours, self.place.name)[0]
 
 
 @dataclass(eq=False)
 class Layer(AppliedPatch):
-    """Wrap or replace: one layer of a slot."""
+    """Applied wrap or replace: one layer of a slot."""
 
     slot: Slot
 
@@ -94,7 +94,7 @@ class Layer(AppliedPatch):
             return False
         if not self.slot.is_ours():
             return self.is_below()
-        # A module that shares the slot of another may not have its latest head yet.
+        # A module that shares another module's slot may not have the latest head of the slot yet.
         return self._is_mine(standing(self.place.owner, self.place.name))
 
     def _is_mine(self, value: Any) -> bool:
@@ -110,7 +110,7 @@ class Layer(AppliedPatch):
 
 @dataclass(eq=False)
 class Rewritten(AppliedPatch):
-    """Rewrite: a new code object in the same function."""
+    """Applied rewrite: a new code object in the same function."""
 
     function: FunctionType
     code: CodeType
@@ -128,7 +128,7 @@ class Rewritten(AppliedPatch):
 
     def _run(self, code: CodeType) -> None:
         self.function.__code__ = code
-        # A cache around the function still has results of the other code.
+        # A cache around the function still has results of the previous code.
         forget = getattr(self.place.value, "cache_clear", None)
         if callable(forget):
             forget()
@@ -139,11 +139,11 @@ class Rewritten(AppliedPatch):
 
 @dataclass(eq=False)
 class Added(AppliedPatch):
-    """Add: a new attribute."""
+    """Applied add: a new attribute."""
 
     def __post_init__(self) -> None:
         owner, name = self.place.owner, self.place.name
-        # A lazy attribute of a module (__getattr__) appears only in dir().
+        # An attribute that a module's __getattr__ creates lazily appears only in dir().
         if self.place.value is not MISSING or (isinstance(owner, ModuleType) and name in dir(owner)):
             raise NotNeeded(f"{self.patch.target} already exists")
         function = self.patch.function
@@ -160,7 +160,7 @@ class Added(AppliedPatch):
 
 @dataclass(eq=False)
 class Entry(AppliedPatch):
-    """Entry: one key of a mapping."""
+    """Applied entry: one key of a mapping."""
 
     def __post_init__(self) -> None:
         mapping, key, target = self.place.value, self.patch.key, self.patch.target

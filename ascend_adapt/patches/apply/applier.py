@@ -19,7 +19,7 @@ from ascend_adapt.patches.declare.target import Place, locate, locate_present
 
 
 class Applier:
-    """Applies patches; keeps one slot per attribute, so that several patches can share it.
+    """Applies patches. Each attribute has one slot, which several patches can share.
 
     ``others`` are third-party patchers that may have changed the same code before.
     """
@@ -30,10 +30,10 @@ class Applier:
         self.applied: list[AppliedPatch] = []
 
     def apply(self, patch: Patch, module: ModuleType) -> AppliedPatch:
-        """Apply ``patch`` (any kind but provide) to ``module``.
+        """Apply ``patch``, of any kind except provide, to ``module``.
 
         Raises:
-            NotNeeded: the target has no fault.
+            NotNeeded: the target does not have the fault.
             PatchDrift: the target is missing or has changed.
             PatchConflict: another patch excludes this one.
         """
@@ -67,7 +67,7 @@ class Applier:
             return Added(patch, module, locate(patch.target, module, lazily=False))
         place = locate_present(patch.target, module)
         slot = self._slot_at(place)
-        # A constant instead of a function is drift, which the kind itself reports.
+        # A constant in place of a function is drift, which the class for this kind of patch reports.
         if patch.unless is not None and (patch.function is None or is_function_like(slot.original)):
             reason = patch.unless(slot.original)
             if reason:
@@ -100,7 +100,7 @@ class Applier:
         return Rewritten(patch, module, place, function, code)
 
     def _slot_at(self, place: Place) -> Slot:
-        """Return the slot of a location; a module that re-exports a function shares the slot of its home module."""
+        """Return the slot of a location. A module that re-exports a function shares the slot of the defining module."""
         self.slots = [slot for slot in self.slots if slot.layers]
         for slot in self.slots:
             is_same = slot.place.owner is place.owner and slot.place.name == place.name
@@ -123,11 +123,11 @@ def _changed(patch: Patch, original: Any) -> Any:
 
 
 def _give_way(patch: Patch, other: ThirdPartyChange) -> None:
-    """Reject a patch that would replace the function of a third-party patcher; a wrap is put on top of it.
+    """Reject a patch that would replace a third-party patcher's function. A wrap may be applied on top of it.
 
     Raises:
-        NotNeeded: the patch is for speed only.
-        PatchDrift: the patch replaces the function.
+        NotNeeded: the patch only improves speed.
+        PatchDrift: the patch would replace the function.
     """
     either = f"{other.patcher.leave_out} to use this patch"
     if patch.without == "slower":

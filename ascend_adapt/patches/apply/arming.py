@@ -1,4 +1,4 @@
-"""Arming: judges patches, and applies them as soon as their target is imported; until then they are armed."""
+"""Arming: judges patches and applies them as soon as their targets are imported. Until then they are armed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ascend_adapt.patches.judge.installation import ThisProcess, missing_module
 
 
 class Arming:
-    """Judges and applies each record.
+    """Judges and applies patch records.
 
-    ``watch`` knows which modules are imported. ``on_filled(record, state, reason)`` is called when a provided module
-    was imported.
+    ``watch`` knows which modules are imported. ``on_filled(record, state, reason)`` is called after the import of a
+    provided module.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Arming:
         undo(records, self.applier, self._finder)
 
     def hosts_of(self, patch: Patch) -> tuple[CodeBase, ...]:
-        """Return the code bases that a patch is limited to; empty if it is for all."""
+        """Return the code bases that a patch is limited to, or nothing if it is for all code."""
         return tuple(self.hosts[str(host)] for host in patch.hosts)
 
     def bring_up_to_date(self, record: PatchRecord) -> bool:
-        """Judge one record again and apply it if possible; return whether it was applied now."""
+        """Judge one record again and apply it if possible. Return whether this call has applied it."""
         patch = record.patch
         verdict = self._judge(patch)
         record.found = verdict.found or record.found
@@ -105,7 +105,7 @@ class Arming:
         except PatchConflict as conflict:
             record.set("failed", str(conflict))
             record.conflicts = True
-        except Exception as error:  # an error of a patch must not break the import of its target
+        except Exception as error:  # an error in a patch must not break the import of the target
             record.set("failed", as_reason(error))
         else:
             record.applications.append(application)
@@ -126,12 +126,12 @@ class Arming:
         record.set("armed", reason)
 
     def _fill(self, record: PatchRecord, reason: str, module: ModuleType) -> None:
-        assert record.patch.function is not None  # provide() is a decorator
+        assert record.patch.function is not None  # provide() is a decorator, so the patch has a function
         try:
             record.patch.function(module)
         except Exception as error:
             self._on_filled(record, "failed", as_reason(error))
-            # Report the module as missing, as without the patch: upstream may have a fallback.
+            # Raise the error that the import raises without the patch, because upstream may have a fallback.
             raise ModuleNotFoundError(f"No module named {module.__name__!r}", name=module.__name__) from error
         self._on_filled(record, "applied", reason)
 
@@ -153,12 +153,14 @@ def undo(records: Sequence[PatchRecord], applier: Applier, finder: ProvidingFind
             record.set("reverted", "")
         for application in reversed(record.applications):
             if not application.holds():
-                record.set("lost", f"{patch.target} was changed by other code after apply; left alone")
+                record.set(
+                    "lost", f"{patch.target} was changed by other code after the patch was applied, so it is left alone"
+                )
                 continue
             if application.is_below():
                 record.set(
                     "lost",
-                    f"left alone: it stays applied inside {application.replaced_by()}, which was put on top later",
+                    f"left alone: it stays applied inside {application.replaced_by()}, which wrapped it later",
                 )
                 continue
             chain(swaps, applier.undo(application))

@@ -1,4 +1,4 @@
-"""Bodies: checks that a function is upstream's own, not wrapped, and a known version."""
+"""Body checks: a function must be upstream's own, not wrapped, and in a known version."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ascend_adapt.patches.declare import syntax
 from ascend_adapt.patches.declare.spec import Patch
 from ascend_adapt.patches.judge.preconditions import body_drift
 
-# Descriptors of Python itself.
+# Python's built-in descriptors.
 _DESCRIPTORS = ("classmethod", "property", "staticmethod")
 
 
 def check(patch: Patch, standing: Any) -> None:
     """Check that a function has one of the patch's bodies and no decorators except those in its source.
 
-    The patch would drop a wrapper that was added at run time. Wraps of this package are allowed.
+    Otherwise, the patch would drop a wrapper that was added at run time. Wraps of this package are allowed.
 
     Raises:
-        PatchDrift: ``standing``, a function or descriptor, differs, or its source cannot be read.
+        PatchDrift: the body of ``standing``, a function or descriptor, differs, or its source cannot be read.
     """
     function = standing.fget if isinstance(standing, property) else getattr(standing, "__func__", standing)
     outermost, around = function, []
@@ -40,6 +40,6 @@ def check(patch: Patch, standing: Any) -> None:
     written = [one for one in getattr(node, "decorator_list", ()) if getattr(one, "id", "") not in _DESCRIPTORS]
     if len(around) > len(written):
         raise PatchDrift(
-            f"{patch.place} is wrapped by {third_party.describe(around[0])}, expected upstream's own function — the "
-            "patch would drop the wrapper; add it after enable() to have both"
+            f"{patch.place} is wrapped by {third_party.describe(around[0])}, expected upstream's own function — add "
+            "the wrapper after enable(), because the patch would drop it"
         )

@@ -1,4 +1,4 @@
-"""Claims: patches that change a location where only one is allowed."""
+"""Claims: records which patches change the locations that only one patch may change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_adapt.patches.judge.conflicts import conflict_text, exclusive_place
 
 
 class Claims:
-    """Claims on each exclusive place: all patches that replace or rewrite it, or set the same key."""
+    """The claims on each exclusive place: the patches that replace or rewrite it, or set the same key."""
 
     def __init__(self) -> None:
         self._claims: dict[str, list[PatchRecord]] = {}
@@ -29,7 +29,7 @@ class Claims:
             self._claims.setdefault(place, []).append(record)
 
     def refuse_second(self, record: PatchRecord) -> None:
-        """Reject a patch that conflicts with an applied one; versions may become known only at import.
+        """Reject a patch that conflicts with an applied patch, since versions may become known only at import.
 
         Raises:
             PatchConflict: another patch is applied at the same place.

@@ -11,15 +11,15 @@ from typing import Any
 from ascend_adapt.patches.judge.installation import is_complete
 
 _waiting: dict[str, list[ImportWatch]] = {}
-"""Watches by module name; wrapt's hooks cannot be removed, so all watches share one hook per module."""
+"""Watches by module name. All watches of a module share one hook, because wrapt's hooks cannot be removed."""
 
 
 class ImportWatch:
     """Calls ``on_import(name)`` after each import of a watched module.
 
-    wrapt's hooks miss a second import, an import that is already running, and namespace packages. A finder that never
-    finds anything renews the hook of a module that left sys.modules, and reports a namespace package when a module in
-    it is searched for. The end of a running import is read from its spec.
+    wrapt's hooks miss a second import, an import that is already running, and namespace packages. Therefore a finder
+    that never finds anything renews the hook of a module that was removed from sys.modules, and reports a namespace
+    package when one of its modules is searched for. The end of a running import is read from the module's spec.
     """
 
     def __init__(self, on_import: Callable[[str], None]) -> None:
@@ -32,10 +32,10 @@ class ImportWatch:
         self._begun: set[str] = set()
 
     def watch(self, names: Iterable[str], code_bases: Iterable[str] = ()) -> None:
-        """Watch modules; those already imported are watched for their next import only.
+        """Watch modules. A module that is already imported is watched for its next import only.
 
-        ``code_bases`` are top-level packages: ``on_import`` is also called for one as soon as one of its modules
-        imports another module, and ``has_begun`` covers it.
+        ``code_bases`` are top-level packages. ``on_import`` is also called for such a package as soon as one of its
+        modules imports another module, and ``has_begun`` can be asked about it.
         """
         self.active = True
         for root in code_bases:
@@ -66,7 +66,7 @@ class ImportWatch:
             sys.meta_path.remove(self)
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> None:
-        """Find nothing; the class docstring has the reason."""
+        """Return None, so that other finders are asked; the class docstring explains why this finder exists."""
         above, root = fullname.rpartition(".")[0], fullname.partition(".")[0]
         if root in self._code_bases and root not in self._begun and _has_code(above):
             self._begun.add(root)
@@ -80,11 +80,11 @@ class ImportWatch:
             self._hook(fullname)
 
     def has_begun(self, root: str) -> bool:
-        """Return whether any code of a code base has run; a search for its modules does not count."""
+        """Return whether any code of a code base has run. A search for its modules does not count."""
         return root in self._begun
 
     def is_complete(self, name: str) -> bool:
-        """Return whether all code of a loaded module has run; wrapt calls back just before importlib marks it."""
+        """Return whether all code of a loaded module has run; importlib marks it only after wrapt has called back."""
         return name in self._executed or is_complete(sys.modules[name])
 
     def _hook(self, name: str) -> None:
@@ -94,7 +94,7 @@ class ImportWatch:
             _waiting[name].append(self)
             return
         _waiting[name] = [self]
-        # Read sys.modules instead of the module that wrapt passes: some modules replace themselves.
+        # Read sys.modules, not the module that wrapt passes, because some modules replace themselves.
         wrapt.register_post_import_hook(lambda module: _imported(name), name)
 
     def _imported(self, name: str) -> None:
@@ -117,7 +117,7 @@ def _has_code(name: str) -> bool:
 
 
 def _is_namespace(module: ModuleType | None) -> bool:
-    """Return whether a loaded package has no code of its own."""
+    """Return whether a loaded package is a namespace package, which has no code."""
     spec = getattr(module, "__spec__", None)
     return spec is not None and spec.submodule_search_locations is not None and not spec.has_location
 
@@ -146,4 +146,4 @@ def at_end_of_import(module: ModuleType, callback: Callable[[], None], *, also_i
 
     spec.__class__ = EndingSpec
     if not vars(spec)["_initializing"]:
-        spec._initializing = False  # another thread finished the import meanwhile
+        spec._initializing = False  # another thread has finished the import meanwhile

@@ -1,4 +1,4 @@
-"""Provide: modules created by a patch, visible to their code base, after or instead of real modules."""
+"""Provided modules: created by a patch, visible to a code base, and found after or instead of real modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ascend_adapt.patches.judge.installation import is_complete
 
 @dataclass(frozen=True)
 class Provided:
-    """Provided module: its patch, the code bases that see it, and the function that fills it."""
+    """A provided module: its patch, the code bases that see it, and the function that fills it."""
 
     registered: Registered
     hosts: tuple[CodeBase, ...]
@@ -29,14 +29,14 @@ class Provided:
 
 
 class ProvidingFinder:
-    """Finder at the end of sys.meta_path, so that real modules win, and at its front for ``instead``."""
+    """Finder of provided modules: at the end of sys.meta_path, after real modules, and at its front for ``instead``."""
 
     def __init__(self) -> None:
         self.provided: dict[str, list[Provided]] = {}
         self._at = (_End(self, instead=True), _End(self, instead=False))
 
     def offer(self, name: str, provided: Provided) -> None:
-        """Make module ``name`` importable; the first of several offers to the same code wins."""
+        """Make the module ``name`` importable. Of several offers to the same code, the first is used."""
         self.provided.setdefault(name, []).append(provided)
         front, back = self._at
         if back not in sys.meta_path:
@@ -66,9 +66,9 @@ class ProvidingFinder:
             sys.meta_path[:] = [one for one in sys.meta_path if one not in self._at]
 
     def spec_for(self, fullname: str, *, instead: bool) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a provided module, or None if the importing code has none."""
+        """Return the spec of a provided module, or None if none is provided to the importing code."""
         offers = [one for one in self.provided.get(fullname, ()) if one.registered.patch.instead is instead]
-        # A module for the importing code base is preferred to one for any code.
+        # A module provided to the importing code base is preferred to one provided to all code.
         offers.sort(key=lambda one: not one.hosts)
         provided = next((one for one in offers if not one.hosts or _asked_by(one.hosts)), None)
         if provided is None or not _is_lent(provided.registered.patch):
@@ -107,7 +107,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _asked_by(hosts: tuple[CodeBase, ...]) -> bool:
-    """Return whether the importing code belongs to one of ``hosts``; another library's availability check does not."""
+    """Return whether the importing code belongs to one of ``hosts``, unlike a library that checks for the module."""
     asking = _asking()
     name, file = asking.get("__name__", ""), asking.get("__file__")
     if name == "__main__":
@@ -119,14 +119,14 @@ def _asked_by(hosts: tuple[CodeBase, ...]) -> bool:
 
 
 def _folders_around(script: Path) -> list[Path]:
-    """Return the folders around a script, up to site-packages: a code base has its tools in subfolders."""
+    """Return the parent folders of a script, up to site-packages, because code bases have tools in subfolders."""
     folders = list(script.parents)
     libraries = ("site-packages", "dist-packages")
     return folders[: next((depth for depth, folder in enumerate(folders) if folder.name in libraries), len(folders))]
 
 
 def _is_lent(patch: Patch) -> bool:
-    """Return whether the importing code may see the module; with ``importers``, only during their own import."""
+    """Return whether the importing code may see the module. The ``importers`` see it only during their own import."""
     if not patch.importers:
         return True
     importer = sys.modules.get(_asking().get("__name__", ""))

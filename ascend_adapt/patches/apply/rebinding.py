@@ -1,4 +1,4 @@
-"""Rebinding: aliases of a target created before the patch get the patched object."""
+"""Rebinding: makes aliases that were created before the patch refer to the patched object."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ascend_adapt.patches.apply.record import PatchRecord
 def follow(applier: Applier, changed: Sequence[PatchRecord], imported: ModuleType | None) -> None:
     """Rebind aliases of the targets of the ``changed`` records.
 
-    ``imported`` is the module whose import triggered this. If None, references that cannot be rebound are noted in the
-    records.
+    ``imported`` is the module whose import triggered this. If it is None, references that cannot be rebound are noted
+    in the records.
     """
     applications = [record.applications[-1] for record in changed]
     swaps: Swaps = {}
@@ -35,7 +35,7 @@ def follow(applier: Applier, changed: Sequence[PatchRecord], imported: ModuleTyp
 
 def _possible_holders(swaps: Swaps, imported: ModuleType | None) -> list[ModuleType]:
     if imported is not None and all(getattr(old, "__module__", None) == imported.__name__ for old, _ in swaps.values()):
-        # Only modules that entered sys.modules later can contain aliases of its functions.
+        # Only modules that entered sys.modules after this one can contain aliases of its functions.
         return aliases.modules_after(imported.__name__)
     return aliases.all_modules()
 
@@ -54,5 +54,5 @@ def _note_out_of_reach(applier: Applier, changed: Iterable[PatchRecord], swaps: 
         holders = [text for key in record.applications[-1].swaps for text in held.get(key, ())]
         if holders:
             kinds = ", ".join(f"{kind} ({n} times)" if n > 1 else kind for kind, n in Counter(holders).items())
-            note = f"applied after its import; {len(holders)} references keep the original: {kinds}"
+            note = f"applied after the import of its target; {len(holders)} references keep the original: {kinds}"
             record.reason = f"{record.reason}; {note}" if record.reason else note

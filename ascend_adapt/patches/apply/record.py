@@ -20,7 +20,7 @@ _ERRORS: dict[str, type[AdaptError]] = {"drifted": PatchDrift, "failed": PatchFa
 
 @dataclass(eq=False)
 class PatchRecord:
-    """Current state of one patch; ``applications`` has one entry for each import of the target."""
+    """The current state of one patch. ``applications`` has one entry for each import of the target."""
 
     registered: Registered
     state: str = "armed"
@@ -49,7 +49,7 @@ class PatchRecord:
         """Set the state to ``lost`` if the target is no longer patched."""
         if self.state == "applied" and self.is_lost():
             by = self.applications[-1].replaced_by()
-            cause = f": it is {by} now — leave that out, or disable {self.registered.plugin}.{self.registered.name}"
+            cause = f": it is now {by} — leave that out, or disable {self.registered.plugin}.{self.registered.name}"
             self.set("lost", f"{self.patch.target} was reloaded or replaced after apply{cause if by else ''}")
 
     def outcome(self) -> Outcome:
@@ -58,12 +58,13 @@ class PatchRecord:
         return self.registered.outcome(self.state, self.reason, self.found)
 
     def raise_grave(self, strict: bool, allow_drift: Collection[str]) -> None:
-        """Raise if the patch drifted, failed or was lost and this is an error; else log it once on rank 0.
+        """Raise if the patch drifted, failed or was lost and this counts as an error; else log it once on rank 0.
 
         Raises:
-            PatchConflict: it conflicts with another patch.
-            PatchDrift, PatchFailed: without it numbers are wrong, or ``strict``; unless named in ``allow_drift``.
-            PatchLost: with ``strict``, unless named in ``allow_drift``.
+            PatchConflict: the patch conflicts with another patch.
+            PatchDrift, PatchFailed: without the patch numbers are wrong, or ``strict`` is set. Patches named in
+                ``allow_drift`` are exempt.
+            PatchLost: ``strict`` is set, and ``allow_drift`` does not name the patch.
         """
         if strict:
             self.notice_loss()
@@ -77,7 +78,7 @@ class PatchRecord:
         self._warn()
 
     def log_loss(self, allow_drift: Collection[str]) -> None:
-        """Log once on rank 0 that the patch was lost, unless named in ``allow_drift``."""
+        """Log once on rank 0 that the patch was lost, unless ``allow_drift`` names it."""
         if self.state == "lost" and not self.registered.is_named(allow_drift):
             self._warn()
 
@@ -92,5 +93,5 @@ class PatchRecord:
 
 
 def as_reason(error: Exception) -> str:
-    """Return the failure reason for ``error``; errors of this package need no type name."""
+    """Return ``error`` as the reason of a failure, with the type name unless it is an error of this package."""
     return str(error) if isinstance(error, AdaptError) else f"{type(error).__name__}: {error}"

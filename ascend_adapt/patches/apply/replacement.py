@@ -1,6 +1,7 @@
-"""Stand-ins for an original: plain functions with its module, qualname and signature, so that they can be pickled.
+"""Stand-ins for an original: plain functions with the original's module, qualname and signature, which can be pickled.
 
-wrapt.FunctionWrapper is not used here: pickle, copy.deepcopy and functools.partial of a patched function would raise.
+wrapt.FunctionWrapper is not used, because pickle, copy.deepcopy and functools.partial of a patched function would
+raise.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ascend_adapt.patches.judge.preconditions import refused_call
 def stand_in(patch: Patch, original: Any, place: Place) -> Any:
     """Return the stand-in that ``patch`` (a wrap or replace) sets at ``place`` for the descriptor ``original``.
 
-    A classmethod, staticmethod, property, coroutine or generator function stays one.
+    Classmethods, staticmethods, properties, coroutine and generator functions keep their kind.
 
     Raises:
         PatchDrift: the original is not a function, method or property.
@@ -55,7 +56,8 @@ def inherited(place: Place) -> Any:
     """Return a function that calls the method that ``place.owner`` inherits at the time of the call.
 
     Raises:
-        PatchDrift: it is object.__new__ or object.__init__, whose argument checks depend on what the class defines.
+        PatchDrift: the method is object.__new__ or object.__init__, whose argument checks depend on what the class
+            defines.
     """
     owner, name, value = place.owner, place.name, place.value
     if name in ("__new__", "__init__") and value is vars(object)[name]:
@@ -63,7 +65,7 @@ def inherited(place: Place) -> Any:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not args:
-            return value(**kwargs)  # raises the original's error without self
+            return value(**kwargs)  # without self, the original raises its usual error
         return getattr(super(owner, args[0]), name)(*args[1:], **kwargs)
 
     def call_static(*args: Any, **kwargs: Any) -> Any:
@@ -82,7 +84,7 @@ def inherited(place: Place) -> Any:
 
 
 def underlying(descriptor: Any) -> Any:
-    """Return the object that ``f = Class.method`` yields: the function of a staticmethod, else the descriptor."""
+    """Return the object that ``f = Class.method`` binds: the function of a staticmethod, else the descriptor."""
     return descriptor.__func__ if isinstance(descriptor, staticmethod) else descriptor
 
 
@@ -92,7 +94,7 @@ def is_ours(function: Any) -> bool:
 
 
 def is_borrowed(function: Any, place: Place) -> bool:
-    """Return whether ``function`` was defined elsewhere: in another class, or for a module in another package."""
+    """Return whether ``function`` is borrowed: defined in another class, or for a module in another package."""
     home, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(home, str) or not isinstance(qualname, str) or "<locals>" in qualname:
         return False
@@ -102,8 +104,8 @@ def is_borrowed(function: Any, place: Place) -> bool:
 
 
 def _binds(original: Any) -> bool:
-    """Return whether a class attribute gets the instance; builtins do not, and partials only from Python 3.14 on."""
-    # Python 3.13's partial has a __get__ that only warns.
+    """Return whether Python passes the instance to this class attribute: never to builtins, to partials since 3.14."""
+    # In Python 3.13, partial.__get__ only warns.
     is_unbound = isinstance(original, functools.partial) and sys.version_info < (3, 14)
     return hasattr(type(original), "__get__") and not is_unbound
 
@@ -131,7 +133,7 @@ def _function(patch: Patch, original: Callable[..., Any], place: Place, bound: b
         _copy_attributes(original, call)
     call = _of_the_same_kind(original, call)
     if place.inherited or is_borrowed(original, place) or not is_plain:
-        # Under the original's name, pickle would find the original or nothing.
+        # If it had the original's name, pickle would find the original or nothing.
         owner = place.owner
         in_class = isinstance(owner, type)
         call.__module__ = owner.__module__ if in_class else owner.__name__
@@ -143,8 +145,8 @@ def _function(patch: Patch, original: Callable[..., Any], place: Place, bound: b
 def _as(original: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that gives a function the metadata and defaults of ``original``.
 
-    The function must take only ``*args, **kwargs``: Python would fill named parameters from these defaults, and with
-    more defaults than parameters it reads out of bounds.
+    The function must take only ``*args, **kwargs``. Python would fill named parameters from these defaults, and read
+    out of bounds if there are more defaults than parameters.
     """
 
     def mark(call: Any) -> Any:
@@ -171,12 +173,13 @@ def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> Callable[...
         @_as(original)
         def call_bound(*args: Any, **kwargs: Any) -> Any:
             if not args:
-                return original(**kwargs)  # raises the original's error without self
+                return original(**kwargs)  # without self, the original raises its usual error
             return wrapper(bind(args[0]), args[0], args[1:], kwargs)
 
         return call_bound
 
-    # torch.compile follows partial into the original; torch 2.11's breaks on __get__, 2.13's on types.MethodType.
+    # torch.compile traces through partial into the original. In torch 2.11 the graph breaks at __get__, in 2.13 at
+    # types.MethodType.
     @_as(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not args:
@@ -187,7 +190,7 @@ def _wrapping_method(original: Any, wrapper: Callable[..., Any]) -> Callable[...
 
 
 def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    # A new function for each application: one patch may be applied again, for example to a reloaded module.
+    # Each application creates a new function, because a patch may be applied again, such as to a reloaded module.
     @_as(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -196,14 +199,14 @@ def _replacing(original: Callable[..., Any], function: Callable[..., Any]) -> Ca
 
 
 def _copy_attributes(original: Any, call: Callable[..., Any]) -> None:
-    """Copy attributes that functools.wraps misses, such as cache_clear() of an lru_cache."""
+    """Copy the attributes that functools.wraps does not copy, such as cache_clear() of an lru_cache."""
     for name in dir(original):
         if not name.startswith("__") and not hasattr(call, name):
             setattr(call, name, getattr(original, name))
 
 
 def _of_the_same_kind(original: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``call`` as a coroutine or generator function if the original is one: callers may use ``inspect``."""
+    """Return ``call`` as a coroutine or generator function if the original is one, because callers may inspect it."""
     if inspect.iscoroutinefunction(original):
 
         @_as(call)
@@ -226,7 +229,7 @@ def _check_signature(patch: Patch, original: Callable[..., Any], function: Calla
     try:
         theirs = inspect.signature(original)
     except (TypeError, ValueError):
-        return  # a builtin without a text signature
+        return  # a builtin without a signature
     refused = refused_call(theirs, inspect.signature(function), bound)
     if refused:
         raise PatchDrift(f"{patch.target}{theirs}: the replacement does not accept {refused}")

@@ -1,4 +1,4 @@
-"""Rewrite: a new ``__code__`` for the same function object, so that aliases and function tables need no rebinding."""
+"""Rewrites: the same function object gets a new ``__code__``, so aliases and function tables need no rebinding."""
 
 from __future__ import annotations
 import __future__
@@ -25,7 +25,7 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
     """Return the function behind ``descriptor`` and its new code object.
 
     Raises:
-        PatchDrift: the source is not as declared, or the new code needs other closure variables.
+        PatchDrift: the source differs from the declaration, or the new code needs other closure variables.
         NotNeeded: ``old`` does not occur and ``new`` occurs once.
     """
     function = function_behind(patch, descriptor)
@@ -35,7 +35,9 @@ def rewritten_code(patch: Patch, descriptor: Any) -> tuple[FunctionType, CodeTyp
     if new is None or new.co_freevars != function.__code__.co_freevars:
         had = ", ".join(function.__code__.co_freevars) or "none"
         needs = ", ".join(new.co_freevars) or "none" if new else "unknown"
-        raise PatchDrift(f"{patch.target} has the closure variables {had}, rewritten it needs {needs} — use replace()")
+        raise PatchDrift(
+            f"{patch.target} has the closure variables {had}, but the rewritten code needs {needs} — use replace()"
+        )
     return function, new
 
 
@@ -47,7 +49,7 @@ def _compiled(found: syntax.Found, function: FunctionType) -> CodeType | None:
 
 
 def _shape(code: CodeType) -> tuple[Any, ...]:
-    """Properties that two compilations of one source share; instructions also depend on the enclosing module."""
+    """Return the properties that two compilations of one source share. Instructions also depend on the module."""
     constants = [_shape(one) if isinstance(one, CodeType) else one for one in code.co_consts]
     return code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount, constants
 
@@ -56,7 +58,7 @@ def function_behind(patch: Patch, descriptor: Any) -> FunctionType:
     """Return the function defined under the target's name, behind decorators and wraps of this package.
 
     Raises:
-        PatchDrift: there is none.
+        PatchDrift: there is no such function.
     """
     candidate = descriptor.fget if isinstance(descriptor, property) else replacement.underlying(descriptor)
     candidate = getattr(candidate, "__func__", candidate)

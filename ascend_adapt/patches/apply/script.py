@@ -1,4 +1,4 @@
-"""Rewriting the launched script, which no import hook covers, before it runs as ``__main__``."""
+"""Rewrites the launched script before it runs as ``__main__``, because no import hook covers it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_adapt.patches.judge.preconditions import rewrite_definition
 
 
 def rewrite_script(record: PatchRecord, hosts: Sequence[CodeBase], path: str, tree: ast.Module) -> None:
-    """Apply a patch to the syntax tree of the script at ``path``, and set the outcome in its record."""
+    """Apply a patch to the syntax tree of the script at ``path``, and set the outcome in the patch record."""
     patch = record.patch
     foreign = [f"is for {host}: {reason}" for host in hosts if (reason := host.owns(Path(path).resolve().parent))]
     if hosts and len(foreign) == len(hosts):

@@ -1,4 +1,4 @@
-"""Slot: one attribute with its wraps and replacement, added and removed in any order."""
+"""Slot: one attribute with its wraps and replacement, which can be added and removed in any order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ascend_adapt.patches.declare.target import MISSING, Place, standing
 
 @dataclass(eq=False)
 class Slot:
-    """Slot: the original at one location, its patches from the innermost out, and the resulting head.
+    """Slot: the original at one location, its patches from the innermost outwards, and the resulting head.
 
-    Weak references keep earlier heads, whose aliases may have to be rebound.
+    Earlier heads are kept as weak references, because their aliases may have to be rebound.
     """
 
     place: Place
@@ -32,7 +32,7 @@ class Slot:
 
     @property
     def head(self) -> Any:
-        """The object that the patches set last."""
+        """The object that the patches have set last."""
         return self.original if self._head is MISSING else self._head
 
     @property
@@ -43,20 +43,20 @@ class Slot:
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether aliases of the original elsewhere are independent of this location."""
+        """Whether the original is borrowed, so that its aliases elsewhere are independent of this location."""
         return self.place.inherited or is_borrowed(underlying(self.original), self.place)
 
     def is_ours(self) -> bool:
-        """Return whether the location still has the head."""
+        """Return whether the head is still the object at the location."""
         return standing(self.place.owner, self.place.name) is self.head
 
     def put(self, patch: Patch) -> Swaps:
-        """Add ``patch`` on top (a replacement at the bottom) and return the swaps for aliases."""
+        """Add ``patch`` as the outermost layer, or a replacement as the innermost, and return the swaps for aliases."""
         layers = [patch, *self.layers] if patch.kind == "replace" else [*self.layers, patch]
         return self._stack(layers)
 
     def take(self, patch: Patch) -> Swaps:
-        """Remove ``patch`` and return the swaps for aliases; without patches the original object is restored."""
+        """Remove ``patch`` and return the swaps for aliases. Removing the last patch restores the original object."""
         return self._stack([layer for layer in self.layers if layer is not patch])
 
     def follow(self, swaps: Swaps) -> Swaps:
@@ -74,7 +74,7 @@ class Slot:
         head = inherited(self.place) if layers and self.place.inherited else self.original
         for layer in layers:
             head = stand_in(layer, head, self.place)
-        # Aliases of an inherited method belong to the base class: they stay.
+        # Aliases of an inherited method belong to the base class, so they stay as they are.
         earlier = self.heads or ([] if self.place.inherited else [self.original])
         swaps = {
             id(underlying(old)): (underlying(old), underlying(head))
@@ -103,7 +103,7 @@ class Slot:
 
 
 def _inner_functions(head: Any) -> list[FunctionType]:
-    """The stand-in behind a descriptor, the stand-ins inside it, and the original."""
+    """Return the stand-in behind a descriptor, the stand-ins inside it, and the original."""
     inner = getattr(head, "fget", None) or getattr(head, "__func__", head)
     functions = []
     while isinstance(inner, FunctionType):
@@ -113,5 +113,5 @@ def _inner_functions(head: Any) -> list[FunctionType]:
 
 
 def _is_one_of_a_kind(value: Any) -> bool:
-    """Return whether two names with this object are aliases; two names that are True are unrelated."""
+    """Return whether two names of this object are aliases. Two names that are True, for example, are unrelated."""
     return not isinstance(value, (int, float, complex, str, bytes, tuple, frozenset, type(None)))

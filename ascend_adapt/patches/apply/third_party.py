@@ -1,4 +1,4 @@
-"""Third-party patchers: identify their functions that replace upstream's, and functions inside wrappers."""
+"""Third-party patchers: finds their functions in place of upstream's, and the functions inside wrappers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _DEPTH = 8
 
 @dataclass(frozen=True)
 class ThirdPartyPatcher:
-    """Package that changes the code of other packages at run time.
+    """A package that changes the code of other packages at run time.
 
-    ``modules`` define the functions that it sets; ``leave_out`` is an instruction for users on how to avoid it.
+    ``modules`` define the functions that it sets. ``leave_out`` instructs users how to avoid
+    the change.
     """
 
     name: str
@@ -24,7 +25,7 @@ class ThirdPartyPatcher:
 
 @dataclass(frozen=True)
 class ThirdPartyChange:
-    """Function of a third-party patcher in place of upstream's."""
+    """A third-party patcher's function in place of upstream's."""
 
     patcher: ThirdPartyPatcher
     function: str
@@ -34,7 +35,7 @@ class ThirdPartyChange:
 
 
 def find(value: Any, others: Sequence[ThirdPartyPatcher], root: str) -> ThirdPartyChange | None:
-    """Return which of ``others`` defined ``value`` or a function that it wraps, or None.
+    """Return which of the patchers ``others`` defined ``value`` or a function that it wraps, or None.
 
     Functions of upstream's top-level package ``root`` are not searched.
     """
@@ -59,7 +60,7 @@ def calls(value: Any, function: Any) -> bool:
 
 
 def _wrapped(value: Any, but_not_in: str = "") -> Iterator[Any]:
-    """Yield the function behind ``value`` and those that it wraps, from the outermost in.
+    """Yield the function behind ``value`` and the functions that it wraps, outermost first.
 
     Functions of the top-level package ``but_not_in`` are not searched.
     """
@@ -92,7 +93,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _homes(function: Any) -> list[str]:
-    """Return the modules of a function's code and of its ``__module__``; a wrapper often copies the latter."""
+    """Return the module of a function's code, and its ``__module__``, which wrappers often copy."""
     homes = (_code_home(function), getattr(function, "__module__", None))
     return [home for home in homes if home and isinstance(home, str)]
 

@@ -1,1 +1,1 @@
-"""Declarations of patches, as plain data."""
+"""Patch declarations, as plain data."""

@@ -14,8 +14,8 @@ from ascend_adapt.errors import PatchDrift
 class Call:
     """A call of a wrapped target: its arguments by upstream's names, and the original function.
 
-    ``wrapped`` is the original, bound if it is a method; ``instance`` is the object or class, else None. ``args`` and
-    ``kwargs`` are as the caller passed them.
+    ``wrapped`` is the original, bound if it is a method. ``instance`` is the object or class of a method, else None.
+    ``args`` and ``kwargs`` are the caller's arguments.
     """
 
     def __init__(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
@@ -26,7 +26,7 @@ class Call:
         return self.wrapped(*self.args, **self.kwargs)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the argument with this name, or the parameter's default if it was not passed.
+        """Return the argument with this name, or the parameter's default if the caller did not pass it.
 
         Raises:
             PatchDrift: the original has no such parameter.
@@ -36,7 +36,7 @@ class Call:
         return bound.arguments[name] if name in bound.arguments else bound.signature.parameters[name].default
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Pass another value for an argument; raises like ``__getitem__``."""
+        """Set the value that is passed for an argument. Raises the errors of ``__getitem__``."""
         bound = self._bound(name)
         bound.arguments[name] = value
         self.args, self.kwargs = bound.args, bound.kwargs
@@ -46,14 +46,14 @@ class Call:
         if name not in signature.parameters:
             own = f"{getattr(self.wrapped, '__qualname__', 'the target')}({', '.join(signature.parameters)})"
             raise PatchDrift(
-                f"{own}: has no parameter {name!r}, which its patch uses — the code base has changed; "
-                "--disable the patch, or use a version that it supports"
+                f"{own}: has no parameter {name!r}, which its patch uses — the code base has changed; --disable the "
+                "patch, or use a version of the code base that it supports"
             )
         return signature.bind(*self.args, **self.kwargs)
 
 
 def with_four_arguments(wrapper: Any) -> Any:
-    """Return a wrapper ``def f(call)`` in the form ``def f(wrapped, instance, args, kwargs)``; others unchanged."""
+    """Return a wrapper ``def f(call)`` as ``def f(wrapped, instance, args, kwargs)``, and other wrappers unchanged."""
     if not isinstance(wrapper, FunctionType) or wrapper.__code__.co_argcount != 1:
         return wrapper
 
@@ -61,5 +61,5 @@ def with_four_arguments(wrapper: Any) -> Any:
     def call(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return wrapper(Call(wrapped, instance, args, kwargs))
 
-    del call.__wrapped__  # its signature is its own
+    del call.__wrapped__  # the wrapped callable's signature stays that of the wrapper
     return call

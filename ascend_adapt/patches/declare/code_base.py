@@ -1,4 +1,4 @@
-"""Code bases: those that share package names (``megatron``, ``mpu``) are identified by marker files."""
+"""Code bases: marker files distinguish code bases that share package names (``megatron``, ``mpu``)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CodeBase:
-    """Code base, identified by marker files relative to the folder that contains its packages.
+    """A code base, identified by marker files relative to the folder that contains its packages.
 
-    ``present`` files must exist there, ``absent`` ones must not.
+    The files in ``present`` must exist, the files in ``absent`` must not.
 
     Raises:
-        PatchSpecError: either is a single string.
+        PatchSpecError: ``present`` or ``absent`` is a single string.
     """
 
     name: str
@@ -29,13 +29,13 @@ class CodeBase:
         given: dict[str, Any] = {"present": self.present, "absent": self.absent}
         for what, markers in given.items():
             if isinstance(markers, str):
-                # Each of its characters would be a marker.
+                # Each character of the string would be a marker.
                 raise PatchSpecError(
                     f"code base {self.name}: {what}={markers!r} is one string, expected a tuple — write ({markers!r},)"
                 )
 
     def owns(self, folder: Path) -> str:
-        """Return ``""`` if ``folder`` contains this code base, else the marker that is missing or unexpected."""
+        """Return ``""`` if ``folder`` contains this code base, else which marker is missing or unexpected."""
         for marker in self.present:
             if not (folder / marker).exists():
                 return f"{marker} is not in {folder}"
@@ -51,12 +51,12 @@ class CodeBase:
 
     @property
     def root(self) -> str:
-        """The first of ``roots``, by which the code base is located; empty if it has none."""
+        """The first of ``roots``, by which the code base is located, or "" if it has none."""
         return next(iter(self.roots), "")
 
     @property
     def module(self) -> str:
-        """The module of the first marker: its import is watched, because ``root`` may have no code of its own."""
+        """The module of the first marker. Its import is watched, because ``root`` may be a namespace package."""
         parts = next(iter(self.present), "").removesuffix(".py").split("/")
         return ".".join(part for part in parts if part != "__init__")
 

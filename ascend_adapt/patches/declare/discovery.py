@@ -1,4 +1,4 @@
-"""Patch discovery: collects the patches that a module, or every module of a package, declares."""
+"""Patch discovery: collects the patches that a module or all modules of a package declare."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ascend_adapt.patches.declare.spec import Patch
 
 
 def patches_in(module: str | ModuleType) -> list[Patch]:
-    """Return the patches that a module declares; for a package, also those of its submodules at any depth.
+    """Return the patches that a module declares, and for a package, also the patches of all its submodules.
 
     A module declares the patches that are bound to its names, directly or in a list or tuple. The package comes first,
-    then its modules by name, each in source order; a patch with several names counts once. Modules whose name
-    begins with an underscore are not imported: they are for code that a patch needs only at run time.
+    then its modules by name, each in source order. A patch with several names counts once. Modules whose name begins
+    with an underscore are not imported, because they contain code that a patch needs only at run time.
     """
     found = {id(patch): patch for home in _modules(module) for patch in _declared(home)}
     return list(found.values())

@@ -10,12 +10,12 @@ from typing import Any
 STATES = (
     "armed",  # the target is not imported yet
     "applied",
-    "not_needed",  # the version is in range, but the target has no fault
-    "skipped",  # for another version, code base or device
-    "disabled",  # by the user
-    "drifted",  # the target is missing or has changed; it is neither created nor guessed
-    "failed",  # applying raised
-    "lost",  # the target was reloaded or replaced after apply
+    "not_needed",  # the version is in range, but the target does not have the fault
+    "skipped",  # the patch is for another version, code base or device
+    "disabled",  # the user has disabled the patch
+    "drifted",  # the target is missing or has changed
+    "failed",  # applying the patch raised an error
+    "lost",  # the target was reloaded or replaced after the patch was applied
     "reverted",
 )
 BAD_STATES = ("drifted", "failed", "lost")
@@ -49,8 +49,8 @@ class Status:
     """Status of this process: the outcomes of all patches, in the order in which they apply.
 
     ``device`` is the detected or requested device kind and ``device_reason`` the reason; ``problems`` has one message
-    for each unusable plugin; ``beside`` names third-party patchers that this process has loaded. ``programs``
-    has one sentence for each plugin that adapted a program without a patch of its own.
+    for each unusable plugin; ``beside`` has the names of the third-party patchers that this process has loaded.
+    ``programs`` has one sentence for each plugin that adapted programs without patches.
     """
 
     outcomes: tuple[Outcome, ...] = ()

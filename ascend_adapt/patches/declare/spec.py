@@ -1,12 +1,12 @@
 """Patch: plain data, and the six functions that declare one.
 
-Declaring changes nothing: a plugin returns its patches from ``register_patches()``, and only the session applies them.
+A declaration changes nothing. A plugin returns its patches from ``register_patches()``, and the session applies them.
 
 All six functions take these keyword arguments. Required: ``why`` (what breaks without the patch), ``until`` (when to
 delete it), ``without`` (the effect of its absence: ``"crash"``, ``"wrong numbers"`` or ``"slower"``). Optional:
-``requires`` (``"deepspeed>=0.6,<0.11.2"``; all must hold), ``devices`` (of npu, cuda, cpu), ``host`` (a CodeBase, its
-name, or several), ``name`` (default: that of the function or variable), ``symptom`` (upstream code that shows the
-fault; read by the conformance suite only).
+``requires`` (such as ``"deepspeed>=0.6,<0.11.2"``; all requirements must hold), ``devices`` (some of npu, cuda, cpu),
+``host`` (a CodeBase, its name, or several), ``name`` (default: that of the function or variable), ``symptom`` (upstream
+code that shows the fault; read by the conformance suite only).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Patch:
     """Patch: one declared change to one target.
 
     An empty ``name`` stands for the name of the variable in the plugin. ``function`` is the wrapper, the replacement,
-    or the function that fills a provided module; ``value`` is the object that replace, add or entry sets.
+    or the function that fills a provided module. ``value`` is the object that replace, add or entry sets.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Patch:
 
     @property
     def place(self) -> str:
-        """The place that is changed: the target, or one of its keys."""
+        """The place that the patch changes: the target, or one of its keys."""
         return f"{self.target}[{self.key!r}]" if self.kind == "entry" else str(self.target)
 
     def __str__(self) -> str:
@@ -84,12 +84,12 @@ class Patch:
 
 
 class NotNeeded(Exception):
-    """The target has no fault; the message says how that was detected. Never leaves this package."""
+    """The target does not have the fault; the message explains why. Never raised to callers of this package."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """Patch with its name, plugin and distribution."""
+    """A patch with its name, plugin and distribution."""
 
     patch: Patch
     name: str
@@ -137,10 +137,10 @@ def wrap(
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator that turns a wrapper into a patch that is called instead of the original.
 
-    The wrapper is ``def f(call)``, which takes a Call, or ``def f(wrapped, instance, args, kwargs)``, the parts of it.
-    For a property, the getter is wrapped. ``unless`` receives the original and returns why no patch is needed, or
-    ``""``. ``reversible=False`` marks a wrapper whose effects cannot be undone. ``bodies`` is for a wrapper that
-    reimplements the original: digests of the known originals, as in ``replace``; another body is drift.
+    The wrapper is ``def f(call)``, which takes a Call, or ``def f(wrapped, instance, args, kwargs)``, which takes its
+    parts. For a property, the getter is wrapped. ``unless`` receives the original and returns why no patch is needed,
+    or ``""``. ``reversible=False`` marks a wrapper whose effects cannot be undone. A wrapper that reimplements the
+    original gives ``bodies``, the digests of the known originals, as in ``replace``; any other body is drift.
     """
     known = words(bodies, f"wrap {target} bodies=")
 
@@ -176,10 +176,11 @@ def replace(
     bodies: Iterable[str] = (),
     **terms: Unpack[Terms],
 ) -> Any:
-    """Return a decorator whose function replaces the target; with ``value=``, the patch itself.
+    """Return a decorator whose function replaces the target. With ``value=``, return the patch.
 
-    The function must accept every call that the original accepts. ``bodies`` are the digests of the originals that it
-    is known to replace correctly (``ascend_adapt.patches.declare.syntax.digest``); another body is drift.
+    The function must accept every call that the original accepts. ``bodies`` are the digests
+    (``ascend_adapt.patches.declare.syntax.digest``) of the originals that it is known to replace correctly; any other
+    body is drift.
     """
     return _function_or_value(
         "replace", target, value, terms, unless=unless, bodies=words(bodies, f"replace {target} bodies=")
@@ -195,7 +196,7 @@ def add(target: str, *, value: Any, **terms: Unpack[Terms]) -> Patch: ...
 
 
 def add(target: str, *, value: Any = MISSING, **terms: Unpack[Terms]) -> Any:
-    """Return a decorator whose function becomes a new attribute; with ``value=``, the patch itself.
+    """Return a decorator whose function becomes a new attribute. With ``value=``, return the patch.
 
     An existing attribute is left alone (``not_needed``).
     """
@@ -203,12 +204,12 @@ def add(target: str, *, value: Any = MISSING, **terms: Unpack[Terms]) -> Any:
 
 
 def rewrite(target: str, *, old: str, new: str, host_script: str | None = None, **terms: Unpack[Terms]) -> Patch:
-    """Return a patch that replaces one expression or statement of a function by another.
+    """Return a patch that replaces one expression or statement in a function with another.
 
-    ``old`` is matched as a syntax tree (formatting does not matter) and must occur exactly once. With
-    ``host_script`` (a file name) the target is ``__main__:function`` of the launched script.
+    ``old`` is matched as a syntax tree, so formatting does not matter. It must occur exactly once. With
+    ``host_script``, a file name, the target is ``__main__:function`` in the launched script.
     """
-    reversible = host_script is None  # code that a script has run cannot be undone
+    reversible = host_script is None  # the effects of a script's code cannot be undone
     return _patch("rewrite", target, terms, old=old, new=new, host_script=host_script, reversible=reversible)
 
 
@@ -222,10 +223,11 @@ def provide(
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator whose function ``def f(module)`` fills a module that does not exist otherwise.
 
-    A real module always wins. With ``host``, only this code base sees the provided module. With ``importers`` (module
-    names), only these modules see it, and only during their own import, so that other code does not mistake
-    it for the real one. With ``instead`` as well, they see it even where a real module exists; later imports get the
-    real one. ``seen_by`` receives the globals of the importing code and returns whether that code sees the module.
+    A real module always takes precedence. With ``host``, only this code base sees the provided module. With
+    ``importers`` (module names), only these modules see it, and only during their own import, so that other code does
+    not mistake it for the real module. With ``instead`` as well, they see it even if a real module exists; later
+    imports get the real module. ``seen_by`` receives the globals of the importing code and returns whether that code
+    sees the module.
     """
     lent_to = words(importers, f"provide {target} importers=")
     if instead and not lent_to:
@@ -250,9 +252,9 @@ def entry(
 ) -> Patch:
     """Return a patch that sets one key of the mapping at ``target``.
 
-    With ``present``, the key must exist and is replaced; without it, the key must be missing and is added. ``original``
-    names upstream's function under this key (``"module:name"``) and ``bodies`` its digests, as in ``replace``: another
-    function, such as one that a script has set, or another body, is drift.
+    With ``present``, the key must exist and its value is replaced. Otherwise, the key must be missing and is added.
+    ``original`` names upstream's function under this key (``"module:name"``), and ``bodies`` has its digests, as in
+    ``replace``. Any other function, such as one that a script has set, and any other body are drift.
     """
     known = words(bodies, f"entry {target} bodies=")
     if bool(original) is not bool(known) or (original and not present):
@@ -297,7 +299,7 @@ def _patch(kind: str, target: str, terms: Terms, **fields: Any) -> Patch:
     )
 
 
-# Shared by everything: a patch there would affect code that has nothing to do with its plugin.
+# Modules that all code shares. A patch of one would affect code that has nothing to do with the plugin.
 _UNTOUCHABLE = re.compile(r"(builtins|importlib|sys)(\..*)?:.*|torch(\._tensor)?:Tensor(\..*)?")
 
 
@@ -324,7 +326,7 @@ def _check_fields(kind: str, fields: dict[str, Any], place: Target, subject: str
 
 
 def _check_fragments(old_text: str, new_text: str, subject: str) -> None:
-    import ast  # not needed by scripts that only call enable()
+    import ast  # imported here, because scripts that only call enable() do not need it
 
     from ascend_adapt.patches.declare import syntax
 

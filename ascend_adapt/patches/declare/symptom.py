@@ -1,4 +1,4 @@
-"""Symptom: upstream code that shows the fault of a patch; read by the conformance suite only."""
+"""Symptom: upstream code that shows the fault of a patch. Only the conformance suite reads it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ascend_adapt.patches.declare.target import Target
 
 @dataclass(frozen=True, init=False)
 class Symptom:
-    """Symptom of a fault: expressions or statements, any of which shows the fault in the source of ``at``.
+    """Symptom of a fault: expressions or statements, each of which shows the fault if the source of ``at`` contains it.
 
-    ``at`` is a module, class, function or assignment, by default the target of the patch. Without fragments,
-    ``reason`` explains why no syntax shows the fault; the suite then reports it as not judged.
+    ``at`` is a module, class, function or assignment, by default the target of the patch. Without fragments, ``reason``
+    explains why no syntax shows the fault, and the suite reports the fault as not judged.
     """
 
     fragments: tuple[str, ...]
@@ -25,7 +25,8 @@ class Symptom:
 
         if bool(fragments) is bool(reason.strip()):
             raise PatchSpecError(
-                "symptom: expected either code that shows the fault or reason= why none does — give one of them"
+                "symptom: code and reason=: neither or both given, expected one — give code that shows the fault, or "
+                "reason= why no code does"
             )
         for fragment in fragments:
             syntax.parse_fragment(fragment, "symptom")

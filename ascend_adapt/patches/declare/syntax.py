@@ -1,4 +1,4 @@
-"""Syntax trees: find a definition in a source file, find and replace an expression in it, compile it alone."""
+"""Syntax trees: finds a definition in a source file, replaces an expression in it, and compiles it alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Found:
-    """Definition in a module's tree, with the enclosing classes or functions, outermost first."""
+    """A definition in a module's tree, with the enclosing classes or functions, outermost first."""
 
     tree: ast.Module
     around: tuple[ast.ClassDef | Definition, ...]
@@ -30,7 +30,7 @@ def parse_file(path: Path) -> ast.Module:
     """Return the syntax tree of a source file.
 
     Raises:
-        PatchDrift: it cannot be read, or is not valid for this Python, for instance because it is Python 2.
+        PatchDrift: the file cannot be read, or is not valid in this Python version, such as Python 2 code.
     """
     try:
         source = path.read_bytes()
@@ -40,28 +40,28 @@ def parse_file(path: Path) -> ast.Module:
 
 
 def parse(source: str | bytes, name: str) -> ast.Module:
-    """Return the syntax tree of a source; ``name`` is used in messages.
+    """Return the syntax tree of a source text. ``name`` is used in messages.
 
     Raises:
         PatchDrift: as in ``parse_file``.
     """
     try:
         with warnings.catch_warnings():
-            # Under -W error, an invalid escape in upstream's source would be a SyntaxError.
+            # With -W error, an invalid escape sequence in upstream's source would be a SyntaxError.
             warnings.simplefilter("ignore")
             return ast.parse(source, name)
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
         raise PatchDrift(f"{name}: does not parse: {error.msg}{where}") from error
     except (ValueError, RecursionError, MemoryError) as error:
-        # A null byte in Python 3.10; expressions that are nested too deeply.
+        # The source has a null byte (Python 3.10), or expressions that are nested too deeply.
         raise PatchDrift(f"{name}: does not parse: {error or 'it is nested too deeply'}") from error
 
 
 def find(tree: ast.Module, path: tuple[str, ...], line: int | None = None) -> list[Found]:
-    """Return what the module binds at ``path``: definitions, assignments and imports, also inside if and try.
+    """Return the definitions, assignments and imports that bind ``path`` in the module, also inside if and try.
 
-    ``line`` keeps only definitions whose ``def`` or first decorator is on that line.
+    With ``line``, only definitions whose ``def`` or first decorator is on that line are returned.
     """
     return [found for found in _bound(tree, tree, path, ()) if line is None or line in _first_lines(found.node)]
 
@@ -81,7 +81,7 @@ def _bound(
 
 
 def statements(scope: ast.AST) -> list[ast.stmt]:
-    """Return the statements of one scope in order, including those in if, try, with and loops, not in definitions."""
+    """Return the statements of one scope in order, including those inside if, try, with and loops."""
     found: list[ast.stmt] = []
     for field in ("body", "orelse", "handlers", "finalbody"):
         for child in getattr(scope, field, ()):
@@ -115,27 +115,27 @@ def _first_lines(node: ast.AST) -> set[int]:
 def digest(node: ast.AST) -> str:
     """Return a digest of a syntax tree: 16 hex digits, the same on every Python version.
 
-    Docstrings and formatting do not change it.
+    Docstrings and formatting do not change the digest.
     """
     return hashlib.sha256(_text(node).encode()).hexdigest()[:16]
 
 
-# Fields that are not part of the program or differ between Python versions.
+# Fields that are not part of the program, or that differ between Python versions.
 _IGNORED = ("ctx", "kind", "type_comment", "type_ignores")
 
 
 def _text(value: Any) -> str:
-    """Return a tree as text; the output of ast.unparse and ast.dump depends on the Python version."""
+    """Return a tree as text. The output of ast.unparse and ast.dump would depend on the Python version."""
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
     if not isinstance(value, ast.AST):
-        return ascii(value)  # the characters that repr() escapes depend on Python's version
+        return ascii(value)  # which characters repr() escapes depends on the Python version
     fields = {name: getattr(value, name, None) for name in value._fields if name not in _IGNORED}
     if isinstance(value, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         fields["body"] = value.body[ast.get_docstring(value, clean=False) is not None :]
-    if isinstance(value, ast.JoinedStr):  # Python 3.12 ends some with an empty string
+    if isinstance(value, ast.JoinedStr):  # Python 3.12 appends an empty string to some f-strings
         fields["values"] = [one for one in value.values if getattr(one, "value", None) != ""]
-    # Fields that later Pythons added are empty wherever an earlier one can parse the source.
+    # Fields that later Python versions added are empty if an earlier version can parse the source.
     fields_text = [f"{name}={_text(field)}" for name, field in fields.items() if field is not None and field != []]
     return f"{type(value).__name__}({', '.join(fields_text)})"
 
@@ -183,7 +183,7 @@ def substitute(found: Found, old: ast.expr | ast.stmt, new: ast.expr | ast.stmt)
 def alone(found: Found) -> ast.Module:
     """Return a module with only this definition, nested as before.
 
-    Enclosing classes are kept: ``super()`` needs their cell, and private names their mangling.
+    Enclosing classes are kept, because ``super()`` needs their cell, and private names are mangled with their names.
     """
     node = found.node
     for scope in reversed(found.around):
@@ -211,7 +211,7 @@ class _Substitution(ast.NodeTransformer):
 
 
 def code_of(module_code: CodeType, path: tuple[str, ...]) -> CodeType | None:
-    """Return the code object at ``path`` (class names, then the function's) in a compiled module."""
+    """Return the code object at ``path`` (names of classes, then of the function) in a compiled module."""
     for name in path:
         inner = [c for c in module_code.co_consts if isinstance(c, CodeType) and c.co_name == name]
         if not inner:

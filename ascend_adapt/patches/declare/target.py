@@ -1,4 +1,4 @@
-"""Targets: ``"package.module:Class.attribute"`` as data, and the object there in a loaded module."""
+"""Targets: ``"package.module:Class.attribute"`` as data, and the lookup of its object in a loaded module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TARGET = re.compile(rf"({_NAME}(?:\.{_NAME})*)(?::({_NAME}(?:\.{_NAME})*))?")
 
 @dataclass(frozen=True)
 class Target:
-    """Target of a patch: a module and the path of an attribute in it."""
+    """Target of a patch: a module, and the path of an attribute in the module."""
 
     module: str
     path: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Target:
 
     @property
     def source_path(self) -> tuple[str, ...]:
-        """The path as written in the source: ``__f`` for a private method stored as ``_Class__f``."""
+        """The path as written in the source, such as ``__f`` for a private method that is stored as ``_Class__f``."""
         *around, name = self.path
         for prefix in (f"_{cls.lstrip('_')}" for cls in around[-1:]):
             if name.startswith(f"{prefix}__") and not name.endswith("__"):
@@ -52,7 +52,7 @@ class Target:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The module and every package above it, innermost first."""
+        """The module and every package that contains it, innermost first."""
         parts = self.module.split(".")
         return tuple(".".join(parts[:end]) for end in range(len(parts), 0, -1))
 
@@ -77,7 +77,7 @@ MISSING: Any = _Missing()
 
 @dataclass(frozen=True)
 class Place:
-    """Location of a target: ``vars(owner)[name]``, or that of a base class if ``inherited``.
+    """Location of a target: ``vars(owner)[name]``, or the same name in a base class if ``inherited``.
 
     If ``lazy``, ``value`` comes from the module's ``__getattr__``.
     """
@@ -92,7 +92,8 @@ class Place:
 def look_up(owner: Any, name: str) -> tuple[Any, bool]:
     """Return the object at ``owner.name`` and whether it is inherited, or ``(MISSING, False)``.
 
-    Reads namespaces only: descriptors are returned as such, and neither a module's ``__getattr__`` nor a property runs.
+    Only namespaces are read: descriptors are returned as such, and neither a module's ``__getattr__`` nor a property is
+    called.
     """
     namespaces = owner.__mro__ if isinstance(owner, type) else (owner,)
     for depth, holder in enumerate(namespaces):
@@ -103,7 +104,7 @@ def look_up(owner: Any, name: str) -> tuple[Any, bool]:
 
 
 def standing(owner: Any, name: str) -> Any:
-    """Return the object at ``owner.name``, if needed from a module's ``__getattr__`` (PEP 562), or MISSING.
+    """Return the object at ``owner.name``, calling a module's ``__getattr__`` (PEP 562) if needed, or MISSING.
 
     Raises:
         PatchDrift: ``__getattr__`` raises anything but AttributeError.
@@ -113,14 +114,14 @@ def standing(owner: Any, name: str) -> Any:
         return value
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a deprecation of the name is for its callers
+            warnings.simplefilter("ignore")  # a deprecation warning is meant for callers of the name
             return getattr(owner, name, MISSING)
-    except Exception as error:  # a lazy import may raise anything
+    except Exception as error:  # a lazy import may raise any exception
         raise PatchDrift(f"{owner.__name__}:{name}: reading it raised {type(error).__name__}: {error}") from error
 
 
 def locate(target: Target, module: ModuleType, *, lazily: bool = True) -> Place:
-    """Return the location of ``target`` in the loaded ``module``; the value may be MISSING.
+    """Return the location of ``target`` in the loaded ``module``. Its value may be MISSING.
 
     With ``lazily``, names that the module lacks are read through its ``__getattr__``.
 

@@ -31,7 +31,7 @@ class Terms(TypedDict, total=False):
 
 
 def check_terms(terms: Terms, kind: str, subject: str) -> None:
-    """Check the keyword arguments of a patch; raises PatchSpecError."""
+    """Check the keyword arguments of a patch, and raise PatchSpecError if one is invalid."""
     unknown = sorted(set(terms) - set(Terms.__annotations__))
     if unknown:
         raise PatchSpecError(f"{subject}: {unknown[0]}= is not an argument of {kind} — see docs/patches.md")
@@ -58,7 +58,7 @@ def check_terms(terms: Terms, kind: str, subject: str) -> None:
 
 
 def hosts(terms: Terms) -> tuple[CodeBase | str, ...]:
-    """Return the code bases of ``host``."""
+    """Return the code bases that ``host`` lists."""
     given = terms.get("host")
     if given is None:
         return ()
@@ -66,7 +66,7 @@ def hosts(terms: Terms) -> tuple[CodeBase | str, ...]:
 
 
 def words(value: Iterable[str], subject: str) -> tuple[str, ...]:
-    """Return one string, or several, as a tuple; raises PatchSpecError."""
+    """Return one or several strings as a tuple. Raises PatchSpecError for anything else."""
     found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(word, str) for word in found):
         raise PatchSpecError(f"{subject}: got {value!r} — give a string or a list of strings")
@@ -74,7 +74,7 @@ def words(value: Iterable[str], subject: str) -> tuple[str, ...]:
 
 
 def parse_requirement(text: str, subject: str) -> Requirement:
-    """Return a requirement without marker, URL and extras; raises PatchSpecError."""
+    """Return a parsed requirement. Raises PatchSpecError if it is invalid, or has a marker, URL or extra."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:

@@ -1,1 +1,1 @@
-"""Judgement: whether a patch applies to the installed version."""
+"""Judgement: decides whether a patch applies to the installed versions."""

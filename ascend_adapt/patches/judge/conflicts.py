@@ -1,4 +1,4 @@
-"""Conflicts: two patches that change a location where only one is allowed."""
+"""Conflicts: two patches that change a location which only one patch may change."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Gate: decides whether a patch applies to the installed versions, and gives the reason.
 
-Plugins only declare; nothing else compares versions.
+Plugins only declare version ranges. The gate alone compares versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict of the gate: ``admits`` is None while it is undecided; ``found`` lists the compared versions."""
+    """Verdict of the gate. ``admits`` is None while undecided. ``found`` lists the versions that were compared."""
 
     admits: bool | None
     reason: str
@@ -38,7 +38,7 @@ def judge(patch: Patch, device: str, hosts: Mapping[str, CodeBase], installation
     of_hosts = [hosts[str(host)].module for host in patch.hosts]
     verdicts = [_judge_version(requirement, patch.target, of_hosts, installation) for requirement in patch.requires]
     if patch.hosts and patch.kind != "provide" and patch.host_script is None:
-        # A provided module belongs to the code that imports it; a script may be started from any folder.
+        # A provided module belongs to the code that imports it, and a script may be started in any folder.
         verdicts.append(_judge_hosts([hosts[str(host)] for host in patch.hosts], patch.target, installation))
     found = ", ".join(verdict.found for verdict in verdicts if verdict.found)
     answers = [verdict.admits for verdict in verdicts]
@@ -78,7 +78,7 @@ def _judge_version(
 def admits(requirement: Requirement, version: Version) -> bool:
     """Return whether a version satisfies a requirement, including local versions (2.13.0+cpu) and pre-releases.
 
-    By PEP 440, 2.0rc1 is neither in >=2 nor in <2. Here a pre-release counts as its release.
+    By PEP 440, 2.0rc1 is neither in >=2 nor in <2. The gate treats a pre-release as its release.
     """
     if requirement.specifier.contains(version, prereleases=True):
         return True
@@ -95,7 +95,7 @@ def _judge_hosts(hosts: Sequence[CodeBase], target: Target, installation: Instal
 
 
 def _judge_host(host: CodeBase, target: Target, installation: Installation) -> Verdict:
-    """A target in a shared library, such as numpy, is admitted once code of the code base runs."""
+    """Judge one code base. A target in a shared library, such as numpy, is admitted once its code runs."""
     folder = installation.folder(target.module)
     if folder is not None and not host.owns(folder):
         is_shared = target.root not in host.roots and installation.gains_paths and _is_of_a_library(target.root, folder)
@@ -114,7 +114,7 @@ def _judge_host(host: CodeBase, target: Target, installation: Installation) -> V
 
 
 def _once_begun(host: CodeBase, installation: Installation) -> Verdict:
-    """Wait for the code base to run: the target is shared, and other programs use it as well."""
+    """Admit the patch once the code base runs, because other programs use the shared target as well."""
     if any(installation.has_begun(root) for root in host.roots) or installation.runs_a_script_of(host):
         return Verdict(True, "")
     return Verdict(None, f"is for {host}, checked when {host.root} is imported")
@@ -123,7 +123,7 @@ def _once_begun(host: CodeBase, installation: Installation) -> Verdict:
 def _is_of_a_library(root: str, folder: Path) -> bool:
     """Return whether ``root`` belongs to Python or to an installed distribution, not to a code base.
 
-    Packages installed with ``--target`` or ``--editable`` are anywhere, but their distribution is known.
+    Packages installed with ``--target`` or ``--editable`` may be in any folder, but their distribution is known.
     """
     ours = folder.name in ("site-packages", "dist-packages") or folder == Path(os.__file__).parent
     return ours or probe.distribution_version(root) is not None

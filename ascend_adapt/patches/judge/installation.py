@@ -1,4 +1,4 @@
-"""Installations: the location and version of a target, in this process or in a source tree."""
+"""Installations: where a target is, and in which version, in this process or in a source tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ascend_adapt.patches.judge import literals
 
 @dataclass(frozen=True)
 class Version:
-    """Version of a package: ``text`` is None if unknown, ``later`` if a future import may reveal it."""
+    """Version of a package. ``text`` is None if it is unknown. ``later``: a future import may reveal it."""
 
     text: str | None
     note: str = ""
@@ -29,24 +29,25 @@ class Version:
 
 
 class Installation(Protocol):
-    """Facts that the gate reads; ``gains_paths``: a missing package may appear once a script has changed sys.path."""
+    """Facts that the gate reads. ``gains_paths``: a missing package may appear when a script changes sys.path."""
 
     gains_paths: bool
 
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
         """Return the version of the distribution or package ``name`` that is relevant for ``target``.
 
-        ``of_hosts`` are modules of the code bases; if ``name`` is one of them, its import decides.
+        ``of_hosts`` are modules of the code bases. If ``name`` is one of them, its version is known once it is
+        imported.
         """
 
     def folder(self, module: str) -> Path | None:
         """Return the folder that contains the top-level package of ``module``, or None."""
 
     def has_begun(self, root: str) -> bool:
-        """Return whether code of the top-level package ``root`` has run, not just been installed."""
+        """Return whether code of the top-level package ``root`` has run."""
 
     def runs_a_script_of(self, code_base: CodeBase) -> bool:
-        """Return whether the main script of this process is in a code base, so that code of it is running."""
+        """Return whether the main script of this process belongs to a code base."""
 
 
 def is_complete(module: ModuleType) -> bool:
@@ -57,7 +58,7 @@ def is_complete(module: ModuleType) -> bool:
 def missing_module(target: Target, is_complete: Callable[[str], bool]) -> str:
     """Return which part of the target's module path is missing, or ``""`` if it may still be imported.
 
-    Checks only direct children of loaded packages, so that nothing is imported.
+    Only direct children of loaded packages are checked, so that nothing is imported.
     """
     for package, module in zip(target.packages[1:], target.packages, strict=False):
         if package in sys.modules:
@@ -66,13 +67,13 @@ def missing_module(target: Target, is_complete: Callable[[str], bool]) -> str:
             try:
                 found = importlib.util.find_spec(module) is not None
             except (ImportError, AttributeError, ValueError):
-                found = False  # not a package, or without a valid spec
+                found = False  # the parent is not a package, or has no valid spec
             return "" if found else f"{module} is not in package {package}"
     return ""
 
 
 def packages_named(name: str, packages: Iterable[str]) -> tuple[str, ...]:
-    """Return those of ``packages`` that ``name`` refers to: ``megatron-core`` is ``megatron.core``."""
+    """Return those of ``packages`` that ``name`` refers to; ``megatron-core`` refers to ``megatron.core``."""
     return tuple(package for package in packages if _canonical(package) == _canonical(name))
 
 
@@ -81,7 +82,7 @@ def _own_packages(name: str, target: Target, of_hosts: Collection[str]) -> tuple
 
 
 def _recorded_version(name: str, own: Sequence[str]) -> str | None:
-    """Return the version of the distribution ``name``, unless the packages ``own`` come from elsewhere."""
+    """Return the version of the distribution ``name``, or None if the packages ``own`` do not belong to it."""
     return probe.owning_version(name, own[0]) if own else probe.distribution_version(name)
 
 
@@ -92,9 +93,9 @@ def _canonical(name: str) -> str:
 class ThisProcess:
     """The packages installed and imported in this process.
 
-    The version of a package is its ``__version__`` if loaded, else that of the distribution that owns its files.
-    ``complete(module)`` returns whether all code of a loaded module has run; ``begun(root)`` whether any code of a
-    top-level package has run.
+    The version of a loaded package is its ``__version__``. Otherwise it is that of the distribution that owns the
+    files. ``complete(module)`` returns whether all code of a loaded module has run. ``begun(root)`` returns whether any
+    code of a top-level package has run.
     """
 
     gains_paths = True
@@ -103,15 +104,15 @@ class ThisProcess:
         self._complete, self.has_begun = complete, begun
 
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
-        """As in Installation."""
+        """Return the version, as declared in Installation."""
         own = _own_packages(name, target, of_hosts)
         if own and own[0] not in target.packages and not self.has_begun(own[0].partition(".")[0]):
-            # The script may still add a path with another version; no version is needed before that.
+            # The script may still add a path with another version, and until the import no version is needed.
             return Version(None, later=True)
         said = next(filter(None, map(self._said_by, own or (name.replace("-", "_"),))), None)
         recorded = _recorded_version(name, own)
         if said and recorded and said != recorded:
-            return Version(said, f"{name}.__version__ is {said}, its distribution says {recorded}")
+            return Version(said, f"{name}.__version__ is {said}, its distribution records {recorded}")
         later = bool(own) and any(self._is_to_come(module) for module in (*own, target.module))
         return Version(said or recorded, later=later)
 
@@ -125,7 +126,7 @@ class ThisProcess:
     def _said_by(self, package: str) -> str | None:
         module = sys.modules.get(package)
         said = vars(module).get("__version__") if isinstance(module, ModuleType) else None
-        # In a source tree of DeepSpeed it ends in a space.
+        # DeepSpeed's __version__ ends in a space if it is imported from a source tree.
         return said.strip() if isinstance(said, str) else None
 
     def _is_to_come(self, name: str) -> bool:
@@ -133,10 +134,11 @@ class ThisProcess:
 
 
 class SourceTree:
-    """Folder of packages: site-packages, an unpacked source distribution or a checkout; nothing is imported.
+    """A folder of packages, such as site-packages, an unpacked source distribution or a checkout; nothing is imported.
 
-    Packages missing from the folder are judged as installed here. The version is a ``__version__`` made of literals,
-    else that of PKG-INFO or version.txt; with ``installed``, the metadata of the distribution comes first.
+    Packages that are missing in the folder are judged as installed in this environment. The version of a package is a
+    ``__version__`` made of literals, else the version in PKG-INFO or version.txt. With ``installed``, the metadata of
+    the distribution comes first.
     """
 
     gains_paths = False
@@ -145,7 +147,7 @@ class SourceTree:
         self.root, self.installed = root, installed
 
     def version(self, name: str, target: Target, of_hosts: Collection[str] = ()) -> Version:
-        """As in Installation."""
+        """Return the version, as declared in Installation."""
         own = _own_packages(name, target, of_hosts)
         if self.installed:
             recorded = _recorded_version(name, own)
@@ -162,7 +164,7 @@ class SourceTree:
         return self.root if (self.root / root).is_dir() or (self.root / f"{root}.py").exists() else None
 
     def has_begun(self, root: str) -> bool:
-        return True  # judged as if it were imported
+        return True  # a source tree is judged as if it were imported
 
     def runs_a_script_of(self, code_base: CodeBase) -> bool:
         return True
@@ -176,7 +178,7 @@ class SourceTree:
         return None
 
     def _written_version(self, package: str) -> str | None:
-        """Return the literal ``__version__`` in a package's source, or in the submodule it is imported from."""
+        """Return the literal ``__version__`` in a package's source, or in the submodule that it imports it from."""
         source = self.source_of(package)
         if source is None:
             return None

@@ -1,4 +1,4 @@
-"""Constants read from source without running it: literals, and versions joined from them."""
+"""Constants in source code, read without running it: literals, and versions joined from literals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FUNCTIONS = {"map": map, "str": str}
 def value(tree: ast.Module, name: str) -> Any:
     """Return the value that the module's first assignment binds to ``name``, or None if it is not a constant.
 
-    No code of the module runs: ``'.'.join(map(str, VERSION[:3]))`` is evaluated, any other call is not.
+    No code of the module runs. The call ``'.'.join(map(str, VERSION[:3]))`` is evaluated, other calls are not.
     """
     known: dict[str, Any] = {}
     for statement in syntax.statements(tree):

@@ -1,4 +1,4 @@
-"""Preconditions on the target of a patch: checked in source by the static judgement, and on objects at apply time."""
+"""Preconditions on a patch's target, which static judgement checks in source, and arming checks on objects."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def rewrite_definition(patch: Patch, found: syntax.Found) -> None:
 
 
 def body_drift(patch: Patch, found: str) -> PatchDrift:
-    """Return the error for a function whose body is not one of ``patch.bodies``."""
+    """Return the error for a function whose body ``found`` is not one of ``patch.bodies``."""
     return PatchDrift(f"{patch.original or patch.target}: its body is {found}, expected {' or '.join(patch.bodies)}")
 
 
 def refused_call(theirs: inspect.Signature, ours: inspect.Signature, bound: bool = False) -> str:
-    """Return a call that ``theirs`` accepts and ``ours`` rejects, or ``""``; a ``bound`` self is positional."""
+    """Return a call that ``theirs`` accepts and ``ours`` rejects, or ``""``. A ``bound`` self is passed by position."""
     by_position, by_name = [], []
     for index, parameter in enumerate(theirs.parameters.values()):
         if bound and index == 0 and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:

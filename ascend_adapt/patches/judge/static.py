@@ -1,4 +1,4 @@
-"""Static judgement: the expected outcome of a patch, from source files alone; no target is imported."""
+"""Static judgement: predicts the outcome of a patch from source files, without importing a target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ascend_adapt.patches.judge.preconditions import body_drift, refused_call, r
 def judge(
     registered: Iterable[Registered], *, device: str, hosts: Mapping[str, CodeBase], tree: SourceTree | None = None
 ) -> tuple[Outcome, ...]:
-    """Return the expected outcome of each patch when its target is imported from ``tree``, or from the installation."""
+    """Return the outcome of each patch if its target is imported from ``tree``, or from the installation."""
     return tuple(_outcome(one, device, hosts, tree) for one in registered)
 
 
@@ -71,7 +71,7 @@ def conflicts(registered: Sequence[Registered], outcomes: Sequence[Outcome]) -> 
 
 
 def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
-    """Return the tree of the target: ``tree`` if that has its package, else the installed one, else None."""
+    """Return the tree of the target: ``tree`` if it has the target's package, else the installation, else None."""
     if patch.host_script is not None:
         return tree if tree is not None and (tree.root / patch.host_script).is_file() else None
     if tree is not None and tree.folder(patch.target.root) is not None:
@@ -81,7 +81,7 @@ def _home(patch: Patch, tree: SourceTree | None) -> SourceTree | None:
 
 
 def _check(patch: Patch, tree: SourceTree) -> None:
-    """Raise PatchDrift or NotNeeded if applying the patch would."""
+    """Raise the PatchDrift or NotNeeded that applying the patch would raise."""
     if patch.kind == "provide":
         if not patch.instead and tree.source_of(patch.target.module) is not None:
             raise NotNeeded(f"a real {patch.target.module} exists")
@@ -106,7 +106,7 @@ def _check(patch: Patch, tree: SourceTree) -> None:
                 )
         if len(functions) != 1:
             raise PatchDrift(f"{patch.target}: expected one definition, found {len(functions)}")
-        # A copy: the tree of the file is kept for the next patch.
+        # A copy is changed, because the next patch uses the tree of the file again.
         rewrite_definition(patch, replace(functions[0], node=copy.deepcopy(functions[0].node)))
     if patch.kind in ("wrap", "replace") and patch.function is not None:
         for one in found:
@@ -119,7 +119,7 @@ def _check(patch: Patch, tree: SourceTree) -> None:
 
 
 def _may_be_lazy(target: Target, tree: SourceTree) -> bool:
-    """Return whether only the module's ``__getattr__`` knows whether the name exists."""
+    """Return whether the name may come from the module's ``__getattr__``, which static judgement cannot run."""
     if find(target.module, target.path[:1], tree):
         return False
     nodes = [one.node for one in find(target.module, ("__getattr__",), tree)]
@@ -128,9 +128,10 @@ def _may_be_lazy(target: Target, tree: SourceTree) -> bool:
 
 
 def _names_given(getattr_: syntax.Definition) -> set[str] | None:
-    """Return all names that a module's ``__getattr__`` defines; None if its source does not list them.
+    """Return all names that a module's ``__getattr__`` defines, or None if its source does not list them.
 
-    It does if every statement is ``if name == "..."``, except for the docstring and an AttributeError at the end.
+    The source lists the names if every statement is ``if name == "..."``, except for the docstring and a final
+    AttributeError.
     """
     *body, last = getattr_.body
     raised = last.exc if isinstance(last, ast.Raise) else None
@@ -181,7 +182,7 @@ def _check_replacement(patch: Patch, function: Callable[..., Any], found: syntax
 
 
 def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
-    """Return what ``tree`` binds at the patch's target, in the class itself or in a base class that it names.
+    """Return the definitions of the patch's target in ``tree``, in its class or in a base class that the source names.
 
     Raises:
         PatchDrift: the module is missing, or does not parse.
@@ -192,7 +193,7 @@ def definitions(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
 
 
 def originals(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
-    """Return the definitions of a patch's original in ``tree``; for an entry, of the function under its key.
+    """Return the definitions of a patch's original in ``tree``. For an entry, that is the function under its key.
 
     Raises:
         PatchDrift: the module is missing, or does not parse.
@@ -206,7 +207,7 @@ def originals(patch: Patch, tree: SourceTree) -> list[syntax.Found]:
 
 
 def find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Found]:
-    """Return what ``tree`` binds at ``path`` in ``module``, as ``definitions`` does.
+    """Return the definitions of ``path`` in ``module``, searched as in ``definitions``.
 
     Raises:
         PatchDrift: the module is missing, or does not parse.
@@ -227,13 +228,15 @@ def find(module: str, path: tuple[str, ...], tree: SourceTree) -> list[syntax.Fo
     return found
 
 
-@functools.lru_cache(maxsize=2)  # patches of one module follow each other; half of a judgement is parsing
+@functools.lru_cache(
+    maxsize=2
+)  # consecutive patches often share a module, and parsing takes half the time of a judgement
 def _parsed(source: Path, mtime_ns: int, size: int) -> ast.Module:
     return syntax.parse_file(source)
 
 
 def _origins(base: ast.expr, parsed: ast.Module, module: str, source: Path) -> list[tuple[str, str]]:
-    """Return the possible origins of a base class, as modules and names: its module, or those it is imported from."""
+    """Return the possible origins (module, name) of a base class: its module, or the modules it is imported from."""
     if not isinstance(base, ast.Name):
         return []
     origins = []
@@ -249,7 +252,7 @@ def _origins(base: ast.expr, parsed: ast.Module, module: str, source: Path) -> l
 
 
 def signature_of(node: syntax.Definition) -> inspect.Signature:
-    """Return the signature of a definition; each default is the source of its expression."""
+    """Return the signature of a definition, with the source text of each default as its value."""
     arguments = node.args
     parameters: list[inspect.Parameter] = []
 

@@ -1,7 +1,7 @@
 """Unmodified DeepSpeed (0.19.8) ZeRO-1 around transformers' GPT-2 with its default attention (SDPA), without and with
 ``ascend_adapt.enable()``.
 
-bf16 with fp32 master weights, DeepSpeed's own choice of AdamW; on a CPU, to try this file, torch's.
+bf16 with fp32 master weights, and DeepSpeed's default AdamW; on a CPU, to test this file, torch's AdamW.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.gpu.peers import hugging_face, loop
 
 
 def plain(config: Any, clock: Clock, *, compiled: bool = False) -> None:
-    """As in a user's script; ``compiled``: the model under torch.compile."""
+    """Train as in a user's script, with the model under torch.compile if ``compiled``."""
     loop.start_ranks(clock.on_gpu)
     if not clock.on_gpu:
         os.environ["DS_ACCELERATOR"] = "cpu"

@@ -12,7 +12,7 @@ from bench.gpu.peers import loop
 
 
 def compiled(config: Any, clock: Clock) -> None:
-    """fp32 weights, the full model under torch.compile, autocast to bf16."""
+    """Train with fp32 weights, the full model under torch.compile, autocast to bf16."""
     import torch
 
     from ascend_adapt.native import device as devices
@@ -28,7 +28,7 @@ def compiled(config: Any, clock: Clock) -> None:
 
 
 def pure_bf16(config: Any, clock: Clock) -> None:
-    """Weights, gradients and optimizer states in bf16, eager."""
+    """Train with weights, gradients and optimizer states in bf16, eager."""
     import torch
 
     model = model_of(config).to(torch.bfloat16)
@@ -36,7 +36,7 @@ def pure_bf16(config: Any, clock: Clock) -> None:
 
 
 def pure_bf16_compiled(config: Any, clock: Clock) -> None:
-    """Weights, gradients and optimizer states in bf16, the full model under torch.compile."""
+    """Train with weights, gradients and optimizer states in bf16, the full model under torch.compile."""
     import torch
 
     model = model_of(config).to(torch.bfloat16)

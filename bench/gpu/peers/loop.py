@@ -1,4 +1,4 @@
-"""The training loops of the peers: the same batches as the native trainer."""
+"""Training loops of the peers, with the same batches as the native trainer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.gpu.shapes import LR, WEIGHT_DECAY
 
 
 def steps(config: Any, clock: Clock, step: Callable[[list[Any]], Any]) -> None:
-    """Train by ``step``, which gets the micro batches, int64 [B, S], each token the label of the one before."""
+    """Train by calling ``step`` with the micro batches, int64 [B, S]; each token is the label of the previous one."""
     from ascend_adapt.native import device as devices
     from ascend_adapt.native.parallel.mesh import Mesh
     from ascend_adapt.native.samples.loader import Samples
@@ -45,7 +45,7 @@ def train(config: Any, clock: Clock, model: Any, loss_of: Callable[[Any], Any]) 
 
 
 def start_ranks(on_gpu: bool) -> None:
-    """Start the process group that distributed peers need, of one rank if no launcher has set RANK."""
+    """Initialize the process group that distributed peers need, with one rank if no launcher has set RANK."""
     import torch
 
     if on_gpu:

@@ -1,8 +1,8 @@
 """Unmodified Megatron-core (0.19.2): local layer spec, its DDP, its mixed-precision optimizer and, in a pipeline, its
 1F1B schedule, without and with ``ascend_adapt.enable()``.
 
-Weights are bf16 with fp32 master weights, gradients are reduced in fp32, the head is tied. The mask is that
-of its data loader. On a CPU, to try this file, it runs only with ``enable()``: upstream gets its device from CUDA.
+Weights are bf16 with fp32 master weights, gradients are reduced in fp32, the head is tied. The mask is the one of its
+data loader. On a CPU, to test this file, it runs only with ``enable()``, because upstream gets its device from CUDA.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bench.gpu.peers import loop
 
 
 def plain(config: Any, clock: Clock) -> None:
-    """As in upstream's training loop; its local layers have no sequence parallelism without apex."""
-    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"  # upstream asks for it
+    """Train as in upstream's training loop; without apex, the local layers do not support sequence parallelism."""
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"  # upstream requires it
     import torch
 
     loop.start_ranks(clock.on_gpu)

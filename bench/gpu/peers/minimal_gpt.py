@@ -1,6 +1,6 @@
 """A minimal GPT-2 in plain PyTorch: SDPA, one torch.compile of the full model, autocast to bf16, fused AdamW.
 
-torch of the machine, no other package. Weights are fp32, activations bf16, the head is tied.
+Uses the installed torch and no other package. Weights are fp32, activations bf16, the head is tied.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bench.gpu.peers import loop
 
 
 def train(config: Any, clock: Clock) -> None:
-    """Train the model, compiled."""
+    """Train the compiled model."""
     import torch
 
     from ascend_adapt.native import device as devices

@@ -1,1 +1,1 @@
-"""Peers that need several GPUs; the others are those of one GPU (``bench.gpu.peers``)."""
+"""Peers that need several GPUs; peers for a single GPU are in ``bench.gpu.peers``."""

@@ -1,8 +1,8 @@
 """The minimal GPT (``bench.gpu.peers.minimal_gpt``) under DDP and under FSDP2, both compiled; torch of the machine.
 
-DDP: fp32 weights, the module compiled after DDP has wrapped it, autocast to bf16, gradients reduced in fp32.
-FSDP2: fp32 shards, bf16 weights, gradients reduced in fp32; each block is compiled and sharded, all reshard after
-forward, as in torchtitan.
+DDP: fp32 weights, the module compiled after DDP has wrapped it, autocast to bf16, gradients reduced in fp32. FSDP2:
+fp32 shards, bf16 weights, gradients reduced in fp32; each block is compiled and sharded, and reshards after forward, as
+in torchtitan.
 """
 
 from __future__ import annotations

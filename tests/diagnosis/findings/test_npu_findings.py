@@ -138,7 +138,7 @@ def test_no_cann(host):
     without(host, "/usr/local/Ascend/ascend-toolkit")
     found = the_one(replace(host, environ={"LD_LIBRARY_PATH": ascend_host.DRIVER_LIBRARIES}))
     assert found.what.startswith(
-        "CANN not found: ASCEND_HOME_PATH is not set, and there is none in /usr/local/Ascend/{cann,"
+        "CANN not found: ASCEND_HOME_PATH is not set, and CANN is not in /usr/local/Ascend/{cann,"
     )
     assert found.must_fix
 

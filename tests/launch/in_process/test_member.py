@@ -180,7 +180,7 @@ def test_ranks_that_differ_by_what_they_import_end_even_if_the_script_swallows_i
     (tmp_path / "1" / "toytarget.py").write_text("class Thing:\n    def grow(self): pass\n")
     job = ascend_run("--nproc", "2", "train.py", PYTHONPATH=toy)
     assert job.returncode == 1, job.stderr
-    assert "ascend_adapt: rank 1 differs from rank 0: patch toy.toy_answer is drifted, there applied" in job.stderr
+    assert "ascend_adapt: rank 1 differs from rank 0: patch toy.toy_answer is drifted instead of applied" in job.stderr
     assert "Traceback" not in job.stderr
 
 
@@ -223,7 +223,7 @@ def test_a_patch_replaced_by_another_tool_is_reported_in_the_jobs_output(allowed
     job = ascend_run("--nproc", "2", "train.py", PYTHONPATH=toy, ASCEND_ADAPT_ALLOW_DRIFT=allowed)
     assert job.returncode == 0
     reported = (
-        "toytarget:answer was reloaded or replaced after apply: it is __main__.mine now — leave that out, or disable"
+        "toytarget:answer was reloaded or replaced after apply: it is now __main__.mine — leave that out, or disable"
     )
     assert job.stderr.count(reported) == (0 if allowed else 1), job.stderr
 

@@ -33,8 +33,8 @@ def test_oneflow_is_taken_over_where_it_is_missing(argv):
     assert (request.native, request.target, request.form) == ("oneflow", "ascend_adapt.native", "module")
     assert request.arguments == tuple(shlex.split(GUIDE))
     assert why == (
-        "oneflow_gpt.training: oneflow, oneflow_gpt cannot be imported here; the native trainer runs with its "
-        "arguments, NOT this code"
+        "oneflow_gpt.training: oneflow, oneflow_gpt cannot be imported here; the native trainer uses its arguments, "
+        "this code does NOT run"
     )
 
 
@@ -86,7 +86,7 @@ def test_the_guides_command_trains_saves_and_resumes(ascend_run, tmp_path):
     assert cli.main(["preprocess", *words]) == 0
     done = ascend_run("--device", "cpu", *ONEFLOW, "--exit-interval", "6", OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
-    assert "the native trainer runs with its arguments, NOT this code" in done.stderr
+    assert "the native trainer uses its arguments, this code does NOT run" in done.stderr
     rows = [json.loads(line) for line in (tmp_path / "checkpoint" / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows] == [2, 4, 6]
     assert sum(row["skipped"] for row in rows) > 0  # 2**32 is too large a scale to begin with

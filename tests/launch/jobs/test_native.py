@@ -74,13 +74,13 @@ def test_what_is_asked_for_beside_the_dialect_is_in_the_configuration(ascend_run
     done = ascend_run("--nproc", "1", *own, *words, "--dry-run")
     assert (done.returncode, done.stderr) == (
         2,
-        "ascend-run: profile: rank 1, expected below 1, the number of ranks — give other ranks\n",
+        "ascend-run: profile: rank 1, expected below 1, the number of ranks — choose other ranks\n",
     )
     done = ascend_run("--profile", "3", "bash")
     assert (done.returncode, done.stderr) == (
         2,
         "ascend-run: --compile, --eval-only, --sample-prompts, --sample-tokens, --profile, --exit-signal: need "
-        "--native — leave them out, or use the script's own options\n",
+        "--native — leave them out, or use the script's options\n",
     )
 
 

@@ -13,7 +13,9 @@ import time
 
 import pytest
 
-from ascend_adapt.launch.one_host.console import STDOUT, Console
+from ascend_adapt.launch.one_host import merged_streams
+from ascend_adapt.launch.one_host.console import STDERR, STDOUT, Console
+from ascend_adapt.launch.one_host.merged_streams import MergedStreams
 from ascend_adapt.launch.one_host.output import Output
 from ascend_adapt.launch.one_host.rank_log import RankLog
 
@@ -157,3 +159,39 @@ def test_a_job_starts_and_ends_without_a_console(tmp_path, stream):
     os.close(writer)
     assert job.returncode == 0
     assert (tmp_path / "run" / "rank-0.log").read_text() == "hello\n"
+
+
+def test_a_line_in_two_writes_is_not_cut_by_the_other_stream():
+    merged = MergedStreams()
+    written = [merged.add(STDOUT, b"loss 1"), merged.add(STDERR, b"a warning\n"), merged.add(STDOUT, b"\nloss 2\n")]
+    assert written == [b"loss 1", b"", b"\nloss 2\na warning\n"]
+    assert not merged.is_waiting
+
+
+def test_a_line_without_an_end_delays_the_other_stream_for_a_moment(monkeypatch):
+    merged = MergedStreams()
+    merged.add(STDERR, b"\r 10%|#    |")  # a progress bar, whose line ends with the training
+    assert merged.add(STDOUT, b"loss 1\n") == merged.overdue() == b""
+    monkeypatch.setattr(merged_streams, "PATIENCE_S", 0.0)
+    assert merged.overdue() == b"loss 1\n"
+    merged.add(STDERR, b"\r 20%|##   |")
+    merged.add(STDOUT, b"loss 2")
+    assert merged.add(STDERR, b"") == b"loss 2", "the end of the stream ends its line"
+
+
+def test_unbuffered_prints_stay_lines_in_a_log(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(merged_streams, "PATIENCE_S", 60.0)  # whatever else this machine does
+    log = tmp_path / "rank-0.log"
+    output = Output({0: log}, append=False)
+    streams = {number: os.dup(output.pipe(0, number)) for number in (STDOUT, STDERR)}
+    output.begin()
+    for number, text in ((STDOUT, b"loss 1"), (STDERR, b"a warning\n"), (STDOUT, b"\n")):
+        os.write(streams[number], text)
+        shown = ""
+        while not shown:
+            time.sleep(0.01)
+            shown = "".join(capfd.readouterr())
+    for descriptor in streams.values():
+        os.close(descriptor)
+    output.finish(10.0)
+    assert log.read_text() == "loss 1\na warning\n"

@@ -59,7 +59,7 @@ def test_a_schedulers_signal_to_launcher_and_guardian_keeps_the_grace(background
         os.kill(pid, signal.SIGTERM)
     assert job.code() == 143
     assert (tmp_path / "saved-0").exists()
-    assert "SIGTERM: ends the job, SIGKILL after 30 s" in job.process.stderr.read()
+    assert "SIGTERM: the job ends, SIGKILL after 30 s" in job.process.stderr.read()
 
 
 def test_a_second_ctrl_c_does_not_wait(background, tmp_path):

@@ -40,7 +40,7 @@ def test_stopping_one_of_two_jobs_leaves_the_other(background, tmp_path):
     again = stop("run1", tmp_path)
     assert (again.returncode, again.stdout) == (
         0,
-        "ascend-adapt stop: the job of run1 had ended already, with exit code 143\n",
+        "ascend-adapt stop: the job of run1 had already ended, with exit code 143\n",
     )
 
 
@@ -57,7 +57,7 @@ def test_a_job_whose_launcher_was_killed_and_whose_pid_somebody_else_has(backgro
         (tmp_path / "other" / "job.json").write_text(json.dumps(reported))
         stopped = stop("other", tmp_path)
         assert (stopped.returncode, foreign.poll()) == (0, None)
-        assert "had ended already, with exit code unknown" in stopped.stdout
+        assert "had already ended, with exit code unknown" in stopped.stdout
         foreign.kill()
 
 

@@ -103,10 +103,10 @@ TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE
 @pytest.mark.parametrize(
     ("argv", "environ", "says"),
     [
-        ([], {**SLURM, "SLURM_STEP_NUM_TASKS": "32"}, "32 times on 4 nodes, expected once on each"),
-        ([], EIGHT_TASKS, "8 times on 1 node, expected once on each — srun --ntasks-per-node=1"),
-        (["--hostfile", "hosts"], SLURM, "4 times on 4 nodes, expected once, the hostfile has the rest"),
-        (["--hostfile", "hosts", "--nnodes", "2"], EIGHT_TASKS, "expected once, the hostfile"),
+        ([], {**SLURM, "SLURM_STEP_NUM_TASKS": "32"}, "32 times on 4 nodes, expected once per node"),
+        ([], EIGHT_TASKS, "8 times on 1 node, expected once per node — use srun --ntasks-per-node=1"),
+        (["--hostfile", "hosts"], SLURM, "4 times on 4 nodes, expected once, it reaches the other hosts"),
+        (["--hostfile", "hosts", "--nnodes", "2"], EIGHT_TASKS, "expected once, it reaches"),
         ([], {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_SIZE=4: mpirun starts"),
         ([], {"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE=2: mpirun starts"),
         ([], TORCHRUN, "WORLD_SIZE=2: another launcher starts ascend-run 2 times"),

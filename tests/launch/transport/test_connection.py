@@ -50,7 +50,7 @@ def test_a_message_that_cannot_be_read_loses_the_host(pipes, sent, why):
     while not link.lost:
         left = left[os.write(host, left[: 1 << 15]) :]
         assert link.read(SimpleNamespace()) == []
-    assert link.lost.startswith(f"it sent a message that cannot be read ({why}")
+    assert link.lost.startswith(f"received a message that cannot be read ({why}")
     assert (link.is_closed, link.has_failed, link.is_over) == (True, True, True)
 
 

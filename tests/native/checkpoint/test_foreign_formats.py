@@ -55,7 +55,7 @@ CONTENTS = {
     ),
     "native, a folder too deep": (
         "progress.json SHA256SUMS",
-        "is one checkpoint of a native run, ",
+        "is a single checkpoint of a native run, ",
     ),
     "native, a removal that was killed": (
         ".removing-iter_0000004/SHA256SUMS",
@@ -63,7 +63,7 @@ CONTENTS = {
     ),
     "native, renamed": ("best/SHA256SUMS", "holds best, a native checkpoint whose folder is not named iter_N"),
     "a tracker alone": (LATEST, f"holds {LATEST}, but not the checkpoint that it refers to"),
-    "other files": ("b a e/f d c", "holds a, b, c and 2 more, not of a native run"),
+    "other files": ("b a e/f d c", "holds a, b, c and 2 more, which a native run does not write"),
 }
 LOGS = """config.yaml metrics.jsonl evaluations.jsonl tensorboard/events.out.tfevents.1 rank-0.log rank-12.log job.json
     job.1.json adapt-status.0.json beacons/1 failures/0.json kernel-choices/x .in-use .saving-iter_0000002/__0_0.distcp
@@ -90,7 +90,7 @@ def test_logs_of_native_runs_and_empty_folders_are_no_content(tmp_path):
     assert content(tmp_path) is None
     write(tmp_path, "board/events cache/order.npy")
     assert content(tmp_path, [str(tmp_path / "board"), None, str(tmp_path / "cache" / "deep")]) is None
-    assert content(tmp_path) == "holds board, cache, not of a native run"
+    assert content(tmp_path) == "holds board, cache, which a native run does not write"
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_what_is_not_understood_is_never_a_random_start(trainer, tmp_path, files
         with pytest.raises(TrainingError) as error:
             loaded(trainer, load=str(tmp_path), **more)
         assert str(error.value).startswith(f"{tmp_path}: {expected}")
-        assert ", expected a checkpoint of the native trainer — name " in str(error.value)
+        assert ", expected a checkpoint of the native trainer — pass " in str(error.value)
         assert ("--save and --load" in str(error.value)) == bool(more)
     assert all((tmp_path / name).read_text() == "?" for name in files.split())
 
@@ -132,7 +132,7 @@ def test_only_a_folder_to_save_into_may_be_empty(trainer, tmp_path):
 def test_another_trainers_tracker_is_never_overwritten(trainer, tmp_path):
     write(tmp_path, "ckpt.pt")
     fresh = "starting from random weights: --load was not given"
-    held = f"warning: {tmp_path} holds a PyTorch checkpoint (ckpt.pt), which this run does not load"
+    held = f"warning: {tmp_path} holds a PyTorch checkpoint (ckpt.pt); this run does not load it"
     assert loaded(trainer, save=str(tmp_path)) == [fresh, held]
     write(tmp_path, f"{LATEST} iter_0000010/mp_rank_00/x")
     with pytest.raises(TrainingError, match=rf"holds a Megatron-LM checkpoint .* {LATEST}, .* — choose another --save"):

@@ -51,8 +51,6 @@ def test_folder_without_locks_is_used_with_a_warning(settings, tmp_path, monkeyp
     monkeypatch.setattr(save_lock.fcntl, "lockf", none)
     checkpoint = Checkpoint(save=str(tmp_path))
     log = run(replace(settings, iterations=1, eval_interval=0, checkpoint=checkpoint))
-    assert (
-        log.said[0] == f"warning: {tmp_path}: does not support locks, so a second run that saves there is not detected"
-    )
+    assert log.said[0] == f"warning: {tmp_path}: does not support locks, so a second run saving into it is not detected"
     assert (tmp_path / "iter_0000001").exists()
     assert (tmp_path / FILE).exists()

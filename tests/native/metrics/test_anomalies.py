@@ -26,7 +26,7 @@ def test_a_spike_is_reported_and_noise_is_not(watch):
         assert watch.report(number, step(2.0 + 0.1 * math.sin(number))) == []
     assert watch.report(SEEN, step(2.15)) == []
     assert watch.report(SEEN + 1, step(2.9)) == [
-        f"warning: iteration {SEEN + 1}: loss 2.9, the {SEEN} losses before it were 2.004 on average, 2.15 at most"
+        f"warning: iteration {SEEN + 1}: loss 2.9, the previous {SEEN} losses were 2.004 on average, 2.15 at most"
     ]
 
 

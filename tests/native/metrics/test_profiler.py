@@ -44,10 +44,10 @@ def test_run_that_ends_early_keeps_the_profiled_steps(settings, tmp_path):
 
 def test_run_that_ends_before_the_chosen_steps_has_no_trace(settings, tmp_path):
     log = run(replace(settings, exit_interval=3), tmp_path, Profile(4, 9))
-    assert log.said[-1] == "profile: none of the iterations 4 to 9 was run"
+    assert log.said[-1] == "profile: no iteration from 4 to 9 was run"
     assert not (tmp_path / "profile").exists()
     with pytest.raises(
-        ConfigError, match="profile: iteration 6, expected at most 5, the run's last — give earlier ones"
+        ConfigError, match="profile: iteration 6, expected at most 5, the run's last iteration — choose earlier ones"
     ):
         run(settings, tmp_path, Profile(6, 9))
 
@@ -68,7 +68,7 @@ def test_profiler_that_silently_writes_no_trace_is_reported(settings, tmp_path, 
     """As torch_npu's does, whose errors go to its own log."""
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda *_: None)
     log = run(settings, tmp_path, Profile(2, 2))
-    assert "rank 0: no trace, the profiler wrote none" in log.said[-1]
+    assert "rank 0: no trace was written" in log.said[-1]
 
 
 def test_an_emulated_npu_has_no_profiler(monkeypatch):
@@ -92,7 +92,7 @@ def test_what_is_asked_for(steps, ranks, expected):
 @pytest.mark.parametrize(
     ("steps", "ranks", "text"),
     [
-        ("0", "0", "--profile: '0', expected a step or first-last, from 1 on"),
+        ("0", "0", "--profile: '0', expected a step or first-last, counted from 1"),
         ("3-", "0", "--profile: '3-', expected"),
         ("5-4", "0", "last step: 4, expected at least 5"),
         ("1-21", "0", "profile: 21 steps, expected at most 20 — each step adds"),

@@ -162,8 +162,8 @@ def test_tensorboard(tmp_path, asked):
 def test_requested_but_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(run_log, "find_spec", lambda name: None)
     printed = log_run(tmp_path, [step(1), step(2)], tensorboard="t", wandb_project="p")
-    assert "tensorboard: nothing is written to t, tensorboard is not installed" in printed
-    assert "wandb: nothing is logged to p, wandb is not installed" in printed
+    assert "tensorboard: nothing is written to t, because tensorboard is not installed" in printed
+    assert "wandb: nothing is logged to p, because wandb is not installed" in printed
 
 
 def test_wandb_gets_the_same_values(tmp_path, monkeypatch):

@@ -66,8 +66,8 @@ def test_slow_rank_is_named_once_it_stays_slow():
     mine = times([usual, slow, usual])
     assert [interval(mine, 4) for _ in range(3)] == [[]] * 3  # too few steps
     warning = (
-        "warning: iteration 10: rank 2 is slow in loading its samples: 80.00 ms, the median of the ranks is 1.00 ms, "
-        "the least 1.00 ms"
+        "warning: iteration 10: rank 2 is slow in loading its samples: 80.00 ms, the median over ranks is 1.00 ms, "
+        "the minimum 1.00 ms"
     )
     assert [interval(mine) for _ in range(8)] == [[], [], [warning], *[[]] * 5]
     mine._group.others[1] = usual

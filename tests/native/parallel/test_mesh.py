@@ -37,7 +37,7 @@ def test_axes_lie_in_their_order_also_those_of_one_rank(sizes, zero):
 
 
 def test_a_wrong_number_of_ranks():
-    with pytest.raises(ConfigError, match="ranks: 6, expected tensor 2 x pipeline 2 x data 2 = 8 — start that many"):
+    with pytest.raises(ConfigError, match="ranks: 6, expected tensor 2 x pipeline 2 x data 2 = 8 — start this number"):
         check_world(Parallel(tensor=2, pipeline=2, data=2), 6)
     check_world(Parallel(tensor=2, pipeline=2, data=2), 8)
 

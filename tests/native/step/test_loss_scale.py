@@ -26,7 +26,7 @@ def test_only_overflows():
     assert scales(scaler(), [True] * 3) == [2, 1, 1]
     deepspeed = scaler("deepspeed")
     assert scales(deepspeed, [True] * 2) == [2, 1]
-    with pytest.raises(TrainingError, match="loss scale: overflow at 1, the smallest allowed — lower"):
+    with pytest.raises(TrainingError, match="loss scale: overflow at 1, the minimum scale — lower"):
         deepspeed.update(True)
 
 

@@ -287,7 +287,7 @@ def test_several_late_wraps_of_one_function_say_nothing_of_each_other(site: Site
     import upstream  # noqa: F401
 
     status = enable(*(counting(f"upstream:{path}", [], name=f"{path}{n}") for path in ("f", "Engine.g") for n in "ab"))
-    reason = "applied after its import; 2 references keep the original: a tuple (2 times)"
+    reason = "applied after the import of its target; 2 references keep the original: a tuple (2 times)"
     assert (status["fa"].reason, status["Engine.ga"].reason, status["Engine.gb"].reason) == (reason, "", "")
 
 

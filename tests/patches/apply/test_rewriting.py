@@ -234,7 +234,7 @@ def test_future_annotations_and_other_flags_stay(site: Site, enable: Enable) -> 
     ("new", "words"),
     [
         ("1 + free", ""),
-        ("1 + other", "has the closure variables free, rewritten it needs free, other"),
+        ("1 + other", "has the closure variables free, but the rewritten code needs free, other"),
     ],
 )
 def test_closures_stay_what_they_are(site: Site, enable: Enable, new: str, words: str) -> None:
@@ -262,7 +262,7 @@ def test_a_method_that_gains_super_is_refused_with_the_reason(site: Site, enable
 
     outcome = ascend_adapt.status()["p"]
     assert outcome.state == "drifted"
-    assert "closure variables none, rewritten it needs __class__ — use replace()" in outcome.reason
+    assert "closure variables none, but the rewritten code needs __class__ — use replace()" in outcome.reason
     assert upstream.A().f() == 2
 
 

@@ -165,7 +165,7 @@ def test_who_replaced_ours_is_named(upstream, enable, caplog) -> None:
         assert [message.partition(" lost: ")[2] for message in messages] == [
             f"{status[name].reason} — without it: crash (it breaks)"
         ]
-        assert "it is liger_kernel.monkey_patch.fused now — leave that out, or disable stand_in." in status[name].reason
+        assert "it is now liger_kernel.monkey_patch.fused — leave that out, or disable stand_in." in status[name].reason
 
 
 @pytest.mark.parametrize("stands", [None, types.ModuleType("upstream")])

@@ -30,8 +30,8 @@ Enable = Callable[..., ascend_adapt.Status]
         (None, "0.6.0", ">=0.9", "skipped", "requires upstream>=0.9, found upstream 0.6.0"),
         ("2.1", "2.1", ">=2", "applied", ""),
         (None, "0.9.2 ", ">=0.9", "applied", ""),
-        ("1.0", "2.1", ">=2", "applied", "upstream.__version__ is 2.1, its distribution says 1.0"),
-        ("2.1", "1.0", ">=2", "skipped", "upstream.__version__ is 1.0, its distribution says 2.1"),
+        ("1.0", "2.1", ">=2", "applied", "upstream.__version__ is 2.1, its distribution records 1.0"),
+        ("2.1", "1.0", ">=2", "skipped", "upstream.__version__ is 1.0, its distribution records 2.1"),
         (None, None, ">=2", "skipped", "no distribution owns it, no __version__"),
         (None, None, "", "skipped", "no distribution owns it, no __version__"),
         ("2.0rc1", None, ">=2.0rc1", "applied", ""),
@@ -46,7 +46,7 @@ Enable = Callable[..., ascend_adapt.Status]
         (None, "0.9.2+unknown", "<0.9.2", "skipped", "found upstream 0.9.2+unknown"),
         (None, "0.9.2+unknown", ">=0.9.2,<0.9.3", "applied", ""),
         (None, "HEAD-dirty", ">=1", "skipped", "upstream HEAD-dirty, which is not a version"),
-        ("2.1", "HEAD-dirty", ">=1", "skipped", "its distribution says 2.1"),
+        ("2.1", "HEAD-dirty", ">=1", "skipped", "its distribution records 2.1"),
     ],
 )
 @pytest.mark.parametrize("late", [False, True])
@@ -133,7 +133,7 @@ def test_a_late_version_overrules_the_distribution(site: Site, enable: Enable) -
 
     outcome = ascend_adapt.status()["counting"]
     assert outcome.state == "skipped"
-    assert "upstream.__version__ is 1.0, its distribution says 2.0" in outcome.reason
+    assert "upstream.__version__ is 1.0, its distribution records 2.0" in outcome.reason
     assert upstream.engine.f is upstream.engine.KEPT[0]
 
 

@@ -1,4 +1,4 @@
-"""The arguments of all versions of the operator, each under one name."""
+"""Arguments of all versions of the operator, under uniform names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 _OTHER_NAMES = {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens", "scale_value": "scale"}
-# Read by the kernels themselves, or without effect on the result: how the dropout mask is generated, and results of the
-# forward pass that the gradient does not need.
+# Arguments that the kernels read themselves, or that have no effect on the result: the way in which the dropout mask is
+# generated, and results of the forward pass that the gradient does not need.
 _OTHERS = (
     *("dy", "softmax_max", "softmax_sum", "seed", "offset", "dropout_mask"),
     *("gen_mask_parallel", "sync", "softmax_in", "attention_in", "numels"),
@@ -19,7 +19,7 @@ _OTHERS = (
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments that arithmetic and limits read. The last eight have defaults for releases that lack them."""
+    """The arguments that arithmetic and limits use. The last eight have defaults for releases that lack them."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -48,12 +48,12 @@ class Arguments:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Arguments:
-        """Return the arguments of a call from those of its version."""
+        """Convert the arguments of one version's call."""
         return cls(**{name: value for name, value in by_one_name(given).items() if name in _NAMES})
 
 
 def by_one_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments under the names of this module instead of their version's."""
+    """Rename the arguments of one version to the names of this module."""
     return {_OTHER_NAMES.get(name, name): value for name, value in given.items()}
 
 

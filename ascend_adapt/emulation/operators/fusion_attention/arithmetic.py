@@ -1,4 +1,4 @@
-"""Attention of one sequence and its gradient, by the operator's definition."""
+"""Attention of one sequence and its gradients, as the operator defines them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 LANES = 8
-"""The last size of softmax_max and softmax_sum: the value of a row is repeated LANES times."""
+"""Size of the last dimension of softmax_max and softmax_sum: the value of a row is repeated LANES times."""
 EMPTY_MAX = torch.finfo(torch.float32).min
-"""softmax_max of a row whose keys are all masked. The hardware's value is not documented."""
+"""Value of softmax_max for a row whose keys are all masked. The hardware's value is not documented."""
 
 
 @dataclass
@@ -24,9 +24,9 @@ class Problem:
     value: torch.Tensor
     """[N, Skv, Dv]"""
     pse: torch.Tensor | None
-    """[N, Sq, Skv], or broadcasts to it."""
+    """[N, Sq, Skv], or a shape that broadcasts to it."""
     masked: torch.Tensor | None
-    """bool, broadcasts to [N, Sq, Skv]"""
+    """bool, with a shape that broadcasts to [N, Sq, Skv]"""
     keep: torch.Tensor | None
     """bool [N, Sq, Skv]: the probabilities that dropout keeps."""
     sink: torch.Tensor | None
@@ -52,7 +52,7 @@ class Problem:
 
 @dataclass
 class Gradients:
-    """The gradients of one Problem, in its shapes."""
+    """The gradients of one Problem, in the shapes of its tensors."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -63,9 +63,9 @@ class Gradients:
 
 
 def forward(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the attention [N, Sq, Dv], and the maximum and the sum of each row's softmax [N, Sq, 1].
+    """Return the attention [N, Sq, Dv], and the maximum and sum of each softmax row [N, Sq, 1].
 
-    A row whose keys are all masked gives zeros.
+    The output is zero in rows whose keys are all masked.
     """
     scores = problem.scores()
     largest = scores.amax(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""One call of the operator: checks its arguments and splits them into sequences."""
+"""One call of npu_fusion_attention: checks its arguments and splits them into sequences."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ascend_adapt.npu_limits import fusion_attention as limits
 
 
 class FusionAttentionCall:
-    """A call whose limits are checked: here those of the entire call, in ``problems`` those of each sequence.
+    """A checked call: the constructor checks the limits of the entire call, ``problems`` those of each sequence.
 
     Raises:
-        LimitNotKept: a documented limit is not kept.
+        LimitNotKept: the call violates a documented limit.
     """
 
     def __init__(self, arguments: Arguments, *, causal_needs_keys: bool = False):
@@ -47,11 +47,11 @@ class FusionAttentionCall:
 
     @property
     def score_count(self) -> int:
-        """Return the number of scores of all sequences, which is the number of bits of a dropout mask."""
+        """Return the number of scores of all sequences, which is the number of bits in a dropout mask."""
         return sum(self.heads * self.length(rows, 0) * self.length(columns, 1) for rows, columns in self.places)
 
     def problems(self, keep: torch.Tensor | None) -> Iterator[tuple[AxisPlace, AxisPlace, Problem]]:
-        """Yield each sequence that is not empty, with its positions in query and key.
+        """Yield each non-empty sequence, with its positions in query and key.
 
         ``keep`` is flat: the scores of all sequences, concatenated.
         """
@@ -98,8 +98,8 @@ class FusionAttentionCall:
     def statistics(self, tensor: torch.Tensor, place: AxisPlace) -> torch.Tensor:
         """Return the view [N, Sq, 8] of one sequence in softmax_max or softmax_sum.
 
-        For packed tokens without softmax_layout="TND" the memory of the [T, N, 8] tensor holds one [N, Sq, 8] block for
-        each document (MindSpeed's ring attention undoes this in its flatten_softmax).
+        For packed tokens without softmax_layout="TND", the memory of the [T, N, 8] tensor holds one [N, Sq, 8] block
+        per document (MindSpeed's ring attention undoes this in its flatten_softmax).
         """
         if not self.layout.packed:
             return tensor[place.index]
@@ -109,7 +109,7 @@ class FusionAttentionCall:
         return block.view(self.heads, place.end - place.start, LANES)
 
     def length(self, place: AxisPlace, which: int) -> int:
-        """Return the number of tokens of a sequence: of queries (``which`` 0) or of keys (1)."""
+        """Return the number of queries (``which`` 0) or keys (``which`` 1) of a sequence."""
         if self.layout.packed:
             return place.end - place.start
         return self.layout.length((self.arguments.query, self.arguments.key)[which])

@@ -1,7 +1,7 @@
 """npu_fusion_attention, its versions 2 and 3, and their gradients.
 
-All versions share one implementation, which takes arguments by name (``Arguments.of``): v1 and v3 spell pre_tockens, v2
-pre_tokens; v3 takes lengths, and returns seed and offset, as tensors on the host.
+All versions share one implementation, which takes arguments by name (``Arguments.of``). v1 and v3 spell pre_tockens,
+v2 spells pre_tokens. v3 takes lengths as host tensors, and returns the seed and offset as host tensors.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ascend_adapt.emulation.operators.precision import wide
 from ascend_adapt.npu_limits import fusion_attention as limits
 
 _HOST = ("actual_seq_qlen", "actual_seq_kvlen", "seed", "offset")
-# Gradients in the order of each version's results.
+# The gradients that each version returns, in order.
 _RESULTS = ("query", "key", "value", "pse", "sink")
 _RESULTS_V2 = ("query", "key", "value", "pse", "query_rope", "key_rope", "sink")
 
 
 @kernel("npu_fusion_attention", takes=TAKEN, needs_a2=True)
 def fusion_attention(**given: Any) -> tuple[Any, ...]:
-    """Dropout(softmax(mask(scale * (QK^T + pse)))) V, row maxima and sums, an empty tensor, seed, offset, numels."""
+    """Return dropout(softmax(mask(scale * (QK^T + pse)))) V, row maxima and sums, (empty), seed, offset, numels."""
     return _forward(FusionAttentionCall(Arguments.of(given)), given)
 
 
 @kernel("npu_fusion_attention_v2", takes=TAKEN, needs_a2=True)
 def fusion_attention_v2(**given: Any) -> tuple[Any, ...]:
-    """Return the same as v1; pse_type 0 adds pse after scaling, 1 before it as in v1."""
+    """Return the same results as v1; pse_type 0 adds pse after scaling, pse_type 1 before scaling, as v1 does."""
     return _forward(FusionAttentionCall(Arguments.of(given), causal_needs_keys=True), given)
 
 
 @kernel("npu_fusion_attention_v3", takes=TAKEN, host=_HOST, host_results=(4, 5), needs_a2=True)
 def fusion_attention_v3(**given: Any) -> tuple[Any, ...]:
-    """Return the same as v1, except that seed and offset are tensors."""
+    """Return the same results as v1, except that seed and offset are tensors."""
     *tensors, seed, offset, _ = _forward(FusionAttentionCall(Arguments.of(given)), given)
     return (*tensors, torch.tensor([seed], device="cpu"), torch.tensor([offset], device="cpu"))
 
@@ -94,7 +94,7 @@ def _forward(call: FusionAttentionCall, given: dict[str, Any]) -> tuple[Any, ...
 
 
 def _backward(call: FusionAttentionCall, given: dict[str, Any]) -> dict[str, torch.Tensor | None]:
-    """Return the gradient of each differentiable argument that is given, by name."""
+    """Return the gradient of each given differentiable argument, by name."""
     arguments, layout = call.arguments, call.layout
     keep = None
     if arguments.keep_prob < 1:

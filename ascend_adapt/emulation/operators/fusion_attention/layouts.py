@@ -1,4 +1,4 @@
-"""Input layouts: the positions of a call's sequences in its tensors."""
+"""Input layouts, which determine the positions of a call's sequences in its tensors."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _RANKS = {"BSH": 3, "SBH": 3, "BSND": 4, "BNSD": 4, "TND": 3}
 
 @dataclass(frozen=True)
 class AxisPlace:
-    """One sequence of a batch, or one document of packed tokens."""
+    """Position of one sequence of a batch, or of one document of packed tokens."""
 
     index: int
     start: int = 0
     end: int = 0
-    """Tokens [start, end) of packed tensors."""
+    """Token range [start, end) in packed tensors."""
 
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """An input layout, by its name in capitals; torch_npu accepts any case."""
+    """An input layout, identified by its name in capitals; torch_npu accepts any case."""
 
     name: str
 
     @property
     def packed(self) -> bool:
-        """Whether tokens of several documents are concatenated (TND)."""
+        """Whether the tokens of several documents are concatenated (TND)."""
         return self.name == "TND"
 
     def sizes(self, tensor: torch.Tensor, heads: int) -> tuple[int, int, int]:
-        """Return (batch or 1, heads, head size)."""
+        """Return the batch size (1 if packed), the number of heads, and the head size."""
         size = tensor.shape
         if self.name in ("BSH", "SBH"):
             return size[self.name.index("B")], heads, size[2] // heads
@@ -44,11 +44,11 @@ class TensorLayout:
         return size[0], size[self.name.index("N")], size[3]
 
     def length(self, tensor: torch.Tensor) -> int:
-        """Return the length S, or the number of tokens T."""
+        """Return the sequence length S, or the number of tokens T if packed."""
         return int(tensor.shape[self.name.index("T" if self.packed else "S")])
 
     def sequence(self, tensor: torch.Tensor, place: AxisPlace, heads: int) -> torch.Tensor:
-        """Return one sequence as a view [N, S, D] of a tensor in this layout; writing to it writes to the tensor."""
+        """Return one sequence as a view [N, S, D] of a tensor in this layout; both share memory."""
         if self.packed:
             return tensor[place.start : place.end].transpose(0, 1)
         if self.name == "BNSD":
@@ -57,7 +57,7 @@ class TensorLayout:
         return (rows if self.name == "BSND" else rows.unflatten(1, (heads, -1))).transpose(0, 1)
 
     def like(self, query: torch.Tensor, value: torch.Tensor, heads: int, kv_heads: int) -> torch.Tensor:
-        """Return an empty tensor for the result: the query's sizes with the value's head size."""
+        """Return an empty tensor for the result, with the query's sizes and the value's head size."""
         head_size = self.sizes(value, kv_heads)[2]
         last = heads * head_size if self.name in ("BSH", "SBH") else head_size
         return query.new_zeros((*query.shape[:-1], last))
@@ -67,7 +67,7 @@ def layout_of(name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Te
     """Return the layout by its name.
 
     Raises:
-        LimitNotKept: there is none of this name, or a tensor has another number of dimensions.
+        LimitNotKept: no layout has this name, or a tensor has the wrong number of dimensions.
     """
     layout = TensorLayout(name.upper())
     rank = _RANKS.get(layout.name)
@@ -77,7 +77,7 @@ def layout_of(name: str, query: torch.Tensor, key: torch.Tensor, value: torch.Te
 
 
 def packed_places(ends: Sequence[int] | torch.Tensor | None) -> list[AxisPlace]:
-    """Return the positions of documents with cumulative ends ``[2, 4, 9]``; trailing zeros are omitted sequences."""
+    """Return the positions of documents from cumulative ends, ``[2, 4, 9]``; trailing zeros are omitted sequences."""
     values = [int(end) for end in ends] if ends is not None else []
     while values and values[-1] == 0 and any(values):
         values.pop()

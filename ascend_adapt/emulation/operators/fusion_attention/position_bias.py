@@ -1,4 +1,4 @@
-"""Positional bias of the scores (pse): given in full, as its last 1024 rows, or as one slope per head (ALiBi)."""
+"""Position bias of the scores (pse), given in full, as its last 1024 rows, or as one slope per head (ALiBi)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPRESSED_ROWS = 1024
 
 @dataclass(frozen=True)
 class PositionBias:
-    """The pse of one call; ``sizes`` are (B, N, Sq, Skv), for packed tokens with their total numbers as Sq and Skv."""
+    """The pse of one call; ``sizes`` is (B, N, Sq, Skv), where Sq and Skv are total token counts for packed tokens."""
 
     arguments: Arguments
     sizes: tuple[int, int, int, int]
@@ -33,7 +33,7 @@ class PositionBias:
 
     @property
     def compressed(self) -> bool:
-        """Whether pse is the last 1024 rows of a longer bias by distance."""
+        """Whether pse holds only the last 1024 rows of a longer bias, which depends on distance."""
         pse = self.arguments.pse
         return pse is not None and pse.dim() == 4 and pse.shape[2] == COMPRESSED_ROWS < self.sizes[2]
 
@@ -43,10 +43,10 @@ class PositionBias:
         return self.arguments.pse is not None and self.arguments.pse_type not in FROM_SLOPES and not self.compressed
 
     def require(self, any_empty: bool) -> None:
-        """Check the limits that do not depend on one sequence.
+        """Check the limits that do not depend on a single sequence.
 
         Raises:
-            LimitNotKept: a limit of pse or its type is not kept.
+            LimitNotKept: pse or its type violates a limit.
             OperatorMissing: a form of pse, or its gradient, is not implemented.
         """
         given, pse = self.arguments, self.arguments.pse
@@ -83,7 +83,7 @@ class PositionBias:
             )
 
     def of_sequence(self, index: int, rows: int, columns: int) -> torch.Tensor | None:
-        """Return the bias of one sequence, [N, Sq, Skv], or one that broadcasts to it.
+        """Return the bias of one sequence, which broadcasts to [N, Sq, Skv].
 
         Source of the bias from slopes: CANN ops-transformer, flash_attention_score pse.h PseSlopeCopyIn.
         """
@@ -100,13 +100,13 @@ class PositionBias:
         own = wide(pse[min(index, pse.shape[0] - 1)])
         if not self.compressed:
             return own
-        # The last row has every distance; positions above the diagonal are masked.
+        # The last row contains every distance; positions above the diagonal are masked.
         last = columns - 1 + _distance(rows, columns, 0)
         return own[:, -1].index_select(-1, last.clamp(max=columns - 1).flatten()).view(-1, rows, columns)
 
 
 def _distance(rows: int, columns: int, shift: int) -> torch.Tensor:
-    """Return [Sq, Skv]: the distance of key j from query i."""
+    """Return the distance of key j from query i, [Sq, Skv]."""
     return torch.arange(columns)[None] - torch.arange(rows)[:, None] + shift
 
 

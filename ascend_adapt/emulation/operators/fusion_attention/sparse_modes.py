@@ -1,7 +1,7 @@
-"""Sparse modes: the positions that each masks, and checks of masks and bands that the operator itself does not verify.
+"""Sparse modes: the positions that each mode masks, and checks of masks and bands that the operator does not verify.
 
-Positions are those of op-plugin@517f2e7 docs torch_npu-npu_fusion_attention.md. pre_tockens and next_tockens count from
-the top left corner in modes 0 to 2, from the bottom right corner in modes 3, 4, 7 and 8.
+Source: op-plugin@517f2e7 docs torch_npu-npu_fusion_attention.md. pre_tockens and next_tockens are counted from the top
+left corner in modes 0 to 2, and from the bottom right corner in modes 3, 4, 7 and 8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ascend_adapt.npu_limits import fusion_attention as limits
 NO_LIMIT = 2147483647
 COMPRESSED = (2, 3, 4, 7, 8)
 PREFIX_ROWS = 1024
-# torch_npu's ring steps over earlier keys are not masked, but still pass the caller's next_tockens.
+# Ring attention steps of torch_npu over earlier keys need no mask, but still pass the caller's next_tockens.
 _RING = "torch_npu.distributed.tensor.experimental._context_parallel"
 
 
@@ -35,13 +35,13 @@ class SparseMode:
     inner_precise: int
     packed: bool
     causal_needs_keys: bool
-    """Whether mode 3 rejects more queries than keys, as v2's docstring says, instead of zeroing the leading rows."""
+    """Whether mode 3 rejects more queries than keys, as documented for v2, instead of zeroing the leading rows."""
 
     def require(self, sequences: int) -> None:
-        """Check the limits that do not depend on one sequence.
+        """Check the limits that do not depend on a single sequence.
 
         Raises:
-            LimitNotKept: a limit of the mode or of its mask is not kept.
+            LimitNotKept: the mode or its mask violates a limit.
         """
         modes = (0, 1, 2, 3, 4, 6, 7, 8) if self.packed else range(7)
         found = f"sparse_mode is {self.mode}" + (" with TND" if self.packed else "")
@@ -66,10 +66,10 @@ class SparseMode:
             limit.require(same, f"{found}, atten_mask has other values")
 
     def masked(self, index: int, sequences: int, heads: int, rows: int, columns: int) -> torch.Tensor | None:
-        """Return the mask of sequence ``index``, bool, broadcasts to [N, Sq, Skv], or None if nothing is masked.
+        """Return the bool mask of sequence ``index``, which broadcasts to [N, Sq, Skv], or None if nothing is masked.
 
         Raises:
-            LimitNotKept: a real NPU would return another result for these arguments.
+            LimitNotKept: a real NPU would return a different result for these arguments.
         """
         pre, following = self.pre_tokens, self.next_tokens
         if values.only_shapes():
@@ -148,14 +148,14 @@ class SparseMode:
 
 
 def outside_band(rows: int, columns: int, pre: int, following: int, shift: int) -> torch.Tensor:
-    """Return [Sq, Skv], True where key j is outside [i + shift - pre, i + shift + next] of query i."""
+    """Return a mask [Sq, Skv] that is True where key j is outside [i + shift - pre, i + shift + next] of query i."""
     distance = torch.arange(columns)[None] - torch.arange(rows)[:, None] - shift
     return (distance > following) | (distance < -pre)
 
 
 @cache
 def compressed_mask(mode: int) -> torch.Tensor | None:
-    """Return the compressed mask of a mode, the same for all lengths, or None if the mode takes a full mask."""
+    """Return the compressed mask of a mode, which is the same for all lengths, or None for a mode with a full mask."""
     if mode not in (*COMPRESSED, 6):
         return None
     above = torch.ones(limits.MASK_SIDE, limits.MASK_SIDE, dtype=torch.bool, device="cpu").triu(1)

@@ -45,9 +45,9 @@ class AdamwCall(KernelCall):
         return self.params[0]
 
     def signature(self) -> tuple[Any, ...]:
-        """Return the kinds of parameters, not their sizes: there are thousands of them in each step.
+        """Return the kinds of parameters, but not their sizes, because a step has thousands of them.
 
-        They are all on one device, which differs from the model's if the optimizer is offloaded.
+        All are on one device, which differs from the model's device if the optimizer is offloaded.
         """
         columns = (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs, self.copies or self.params)
         kinds = {(*(each.dtype for each in row), row[0].dim()) for row in zip(*columns, strict=True)}
@@ -90,42 +90,45 @@ def adamw(
 ) -> None:
     """Update parameters, moments and step counters by one step of AdamW, in place.
 
-    A parameter whose gradient is None is unchanged, and so is its counter: the bias correction of a parameter counts
-    its own steps.
+    A parameter whose gradient is None is unchanged, and so is its step counter, which determines its bias correction.
 
     Args:
         params: float tensors on one device.
         grads: the gradients, each with its parameter's shape, or None. They may be overwritten.
         exp_avgs: first moments, with the shapes of the parameters.
         exp_avg_sqs: second moments, with the shapes of the parameters.
-        steps: a one-element fp32 tensor for each parameter, as in torch's optimizers: the number of earlier steps.
-        lr: learning rate; the value of a 0-d fp32 tensor may change between replays of a CUDA graph.
+        steps: for each parameter, a one-element fp32 tensor with the number of earlier steps, as in torch's optimizers.
+        lr: learning rate, a number or a 0-d fp32 tensor. The tensor's value may change between replays of a CUDA graph.
         betas: decay rates of the moments.
         eps: added to the root of the second moment.
-        weight_decay: decoupled: each step subtracts lr * weight_decay of the weight.
-        maximize: gradient ascent.
-        factor: 0-d fp32 tensor that each gradient is multiplied by first, as for clipping; None is 1.
-        copies: 16-bit copies of the parameters, with their shapes, that get their new values; empty: none.
+        weight_decay: decoupled weight decay: each step subtracts lr * weight_decay * weight.
+        maximize: whether to ascend the gradient.
+        factor: 0-d fp32 tensor by which each gradient is multiplied first, such as for clipping; None is 1.
+        copies: 16-bit copies of the parameters, in the same shapes, to which the new values are written; may be empty.
 
     Raises:
-        KernelArgumentError: lists of different lengths, shapes that do not match, a counter shared by two parameters,
-            or a beta outside its range.
+        KernelArgumentError: lists have different lengths, shapes do not match, two parameters share a counter, or a
+            beta is out of range.
         BackendUnavailable: the requested backend does not support the call.
     """
     lists = {"grads": grads, "exp_avgs": exp_avgs, "exp_avg_sqs": exp_avg_sqs, "steps": steps}
     for name, others in lists.items():
         if len(others) != len(params):
-            raise KernelArgumentError(f"{name}: has {len(others)} tensors, params {len(params)} — give one for each")
+            raise KernelArgumentError(
+                f"{name}: has {len(others)} tensors, expected {len(params)} as in params — give one for each"
+            )
     for name, number in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
         check_number(name, number)
     if len(betas) != 2 or not all(0.0 <= rate < 1.0 for rate in betas):
         raise KernelArgumentError(f"betas={betas!r}: expected two numbers in [0, 1) — correct them")
     if len({id(step) for step in steps}) != len(steps):
         raise KernelArgumentError(
-            "steps: two parameters share a counter, expected one for each — pass separate tensors"
+            "steps: two parameters share a counter, expected a counter for each — pass separate tensors"
         )
     if copies and len(copies) != len(params):
-        raise KernelArgumentError(f"copies: has {len(copies)} tensors, params {len(params)} — give one for each")
+        raise KernelArgumentError(
+            f"copies: has {len(copies)} tensors, expected {len(params)} as in params — give one for each"
+        )
     present = [index for index, grad in enumerate(grads) if grad is not None]
     if not present:
         return
@@ -160,9 +163,9 @@ def adamw(
 
 
 def _are_alike(row: tuple[Any, ...], first: Any) -> bool:
-    """Return whether a parameter, its gradient and moments are float tensors of one shape on the first one's device.
+    """Return whether a parameter, its gradient and moments are float tensors of one shape on the device of ``first``.
 
-    There are thousands of them in each step; ``_check_row`` takes longer and reports what is wrong.
+    A step has thousands of parameters. ``_check_row`` takes longer, and reports what is wrong.
     """
     if not all(map(is_tensor, row)):
         return False

@@ -1,4 +1,4 @@
-"""Factors, 16-bit gradients and copies for adamw backends whose optimizer does not support them."""
+"""Applies the factor, 16-bit gradients and copies for adamw backends that do not support these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_adapt.kernels.operators.adamw import AdamwCall
 
 
 def in_dtype_of_parameters(call: AdamwCall) -> AdamwCall:
-    """Return the call with its factor applied and each gradient in its parameter's dtype, if that is wider."""
+    """Return the call with the factor applied, and each gradient in its parameter's dtype if that is wider."""
     pairs = list(zip(call.params, call.grads, strict=True))
     grads = [grad.to(param.dtype) if grad.element_size() < param.element_size() else grad for param, grad in pairs]
     if call.factor is not None:

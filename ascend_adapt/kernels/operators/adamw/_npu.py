@@ -31,14 +31,14 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Do one step."""
+    """Do one AdamW step."""
     call = in_dtype_of_parameters(call)
     for param, grad, mean, square, step in zip(
         call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, strict=True
     ):
         before = float(step)
         step += 1
-        # The operator multiplies the powers by the betas itself, so it gets those of the previous step.
+        # The operator multiplies the powers by the betas itself, so it gets the powers of the previous step.
         APPLY_ADAM_W(
             call.beta1**before,
             call.beta2**before,
@@ -51,7 +51,7 @@ def run(call: AdamwCall) -> None:
             None,
             False,
             call.maximize,
-            # torch_npu's yaml names var, m and v, but registers one list.
+            # torch_npu's yaml has var, m and v, but the registered schema has one list.
             out=[param, mean, square],
         )
     write_copies(call)

@@ -8,12 +8,12 @@ from ascend_adapt.kernels.operators.adamw import AdamwCall
 
 
 def supports(call: AdamwCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 
 def run(call: AdamwCall) -> None:
-    """Do one step."""
+    """Do one AdamW step."""
     copies = call.copies or (None,) * len(call.params)
     for param, given, mean, square, step, copy in zip(
         call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, copies, strict=True

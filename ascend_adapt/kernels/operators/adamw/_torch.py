@@ -9,7 +9,7 @@ from ascend_adapt.kernels.operators.adamw._gradients import in_dtype_of_paramete
 
 
 def supports(call: AdamwCall) -> str:
-    """Return "" or why torch's implementation does not compute this in fp32."""
+    """Return "" or why torch's implementation does not compute this call in fp32."""
     for param, grad, mean, square in zip(call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, strict=True):
         dtypes = {str(each.dtype).removeprefix("torch.") for each in (param, mean, square)}
         if len(dtypes) > 1:
@@ -22,7 +22,7 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Do one step."""
+    """Do one AdamW step."""
     call = in_dtype_of_parameters(call)
     device = call.params[0].device
     # The fused implementation needs its counters on the device; the caller's may be on the host.

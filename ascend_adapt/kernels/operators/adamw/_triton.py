@@ -1,7 +1,7 @@
-"""AdamW in one pass over all parameters: gradients of any dtype, the factor, and 16-bit copies in the same kernel.
+"""AdamW in one pass over all parameters, including gradients of any dtype, the factor and 16-bit copies.
 
-Each parameter moves 28 bytes, with a 16-bit gradient and copy. torch's kernels for the cast of the gradient, the
-clipping, the step and the copy move 46. The arithmetic is that of torch's fused AdamW, in fp32.
+With a 16-bit gradient and copy, each parameter moves 28 bytes. torch's kernels for the cast of the gradient, the
+clipping, the step and the copy move 46 bytes. The arithmetic is that of torch's fused AdamW, in fp32.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Do one step."""
+    """Do one AdamW step."""
     device = call.params[0].device
     torch._foreach_add_(list(call.steps), 1.0)
-    # In fp64: 1 - beta2 ** 1 is a thousandth, of which fp32 has four digits.
+    # Computed in fp64: 1 - beta2 ** 1 is a thousandth, and fp32 would keep four digits of it.
     counts = torch.stack(list(call.steps)).double()
     first, second = 1.0 - call.beta1**counts, (1.0 - call.beta2**counts).sqrt()
     corrections = torch.stack([first, second]).float()
@@ -64,7 +64,7 @@ def run(call: AdamwCall) -> None:
 
 
 class _Tables:
-    """Addresses of the tensors of a call, on the device, because a kernel does not take lists of pointers."""
+    """Addresses of a call's tensors, in device memory because a kernel does not take lists of pointers."""
 
     def __init__(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
         sizes = [each.numel() for each in columns[0]]
@@ -73,12 +73,12 @@ class _Tables:
         within = torch.arange(len(which)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
         self.sizes = _on_device(torch.tensor(sizes), device)
         self.even = all(size % _ALIGNMENT == 0 for size in sizes)
-        """Whether masks never split a vectorized load."""
+        """Whether no mask splits a vectorized load."""
         self.chunks = _on_device(torch.stack([which, within], 1).int(), device)
         self.place(columns, device)
 
     def place(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
-        """Set the addresses, which may change from step to step."""
+        """Store the addresses, which may change from step to step."""
         found = [each.data_ptr() for column in columns for each in column]
         self.aligned = all(address % _ALIGNMENT == 0 for address in found)
         self.addresses, self.found = _on_device(torch.tensor(found), device), found
@@ -101,7 +101,7 @@ def _tables(call: AdamwCall, device: torch.device) -> _Tables:
 
 
 def _on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return the numbers on the device; the host does not wait for it."""
+    """Return the numbers on the device, copied asynchronously."""
     return (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)
 
 
@@ -138,7 +138,7 @@ def _adamw_kernel(
     HAS_FACTOR: tl.constexpr, GRAD: tl.constexpr, COPY: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr,
     TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one parameter; ``addresses`` has rows of parameters, gradients, two moments and copies."""
+    """Update one chunk of one parameter. ``addresses`` has rows of parameters, gradients, both moments and copies."""
     program = tl.program_id(0).to(tl.int64)
     which = tl.load(chunks + 2 * program).to(tl.int64)
     start = tl.load(chunks + 2 * program + 1).to(tl.int64) * (TILE * TILES)

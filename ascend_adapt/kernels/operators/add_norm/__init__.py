@@ -1,7 +1,8 @@
-"""Residual add and normalisation in one: LayerNorm or RMSNorm of x plus a branch, with the branch's bias and dropout.
+"""Fused residual add and norm: LayerNorm or RMSNorm of x plus a branch, with the branch's bias and dropout.
 
-A transformer block adds the output of a linear layer to the residual stream and normalises the sum. Here the bias of
-that layer is added in the same pass, and its gradient is summed in the pass that computes the gradient of the sum.
+A transformer block adds the output of a linear layer to the residual stream and normalises the sum. This kernel adds
+the layer's bias in the same pass. Its backward sums the gradient of the bias in the pass that computes the gradient of
+the sum.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class AddNormCall(KernelCall):
         )
         if self.branch.dtype != self.x.dtype:
             raise KernelArgumentError(
-                f"branch: is {self.branch.dtype}, x {self.x.dtype}, expected one dtype — convert one"
+                f"branch: is {self.branch.dtype}, expected {self.x.dtype}, the dtype of x — convert one"
             )
         if self.weight is None or (self.rms and self.bias is not None):
             found = "no weight" if self.weight is None else "a bias with rms=True"
@@ -62,7 +63,7 @@ class AddNormCall(KernelCall):
             )
 
     def small(self) -> AddNormCall | None:
-        """Return a small call with a few rows; None with dropout, whose masks depend on the backend."""
+        """Return a small call with a few rows, or None with dropout, because masks depend on the backend."""
         if self.dropout_p:
             return None
         alike, width = small_tensors.maker(), self.x.shape[-1]
@@ -95,17 +96,17 @@ def add_norm(
         branch: [..., D], in the dtype of ``x``.
         branch_bias: [D], or None.
         weight: [D].
-        bias: [D], or None; of LayerNorm only.
+        bias: [D], or None; only for LayerNorm.
         eps: added to the variance, or to the mean square.
-        rms: RMSNorm instead of LayerNorm.
-        dropout_p: probability of an element of the branch to become 0; the others are scaled by 1 / (1 - p).
+        rms: whether to compute RMSNorm instead of LayerNorm.
+        dropout_p: probability with which an element of the branch becomes 0; the others are scaled by 1 / (1 - p).
         seed: int64 [1] on the device of ``x``; equal seeds give equal masks on one backend.
 
     Returns:
         (y, norm), both [..., D] in the dtype of ``x``. The norm may be computed from y after rounding to that dtype.
 
     Raises:
-        KernelArgumentError: shapes or dtypes that do not match, or dropout without a seed.
+        KernelArgumentError: shapes or dtypes do not match, or dropout is given without a seed.
         BackendUnavailable: the requested backend does not support the call.
     """
     if seed is not None and (not is_tensor(seed) or seed.numel() != 1):

@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.add_norm import AddNormCall
 
 
 def supports(call: AddNormCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 

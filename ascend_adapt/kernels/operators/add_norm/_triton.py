@@ -1,4 +1,4 @@
-"""add_norm in Triton: forward reads x and the branch once, backward the sum and both gradients once.
+"""add_norm in Triton: forward reads x and the branch once, and backward reads the sum and both gradients once.
 
 The norm is computed from the rounded sum in memory, which backward reads again.
 """
@@ -17,7 +17,7 @@ from ascend_adapt.kernels.operators.add_norm import AddNormCall
 from ascend_adapt.kernels.tiles import WIDEST, Tiles, multiprocessors, programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
-# Measured on an H200 at widths of 1024, 2048 and 6144: elements of a thread, rows of a tile, programs of a processor.
+# Elements per thread, rows per tile and programs per multiprocessor, tuned on an H200 at widths 1024, 2048 and 6144.
 _OF_THREAD, _ROWS, _ROWS_UP_TO, _PER_PROCESSOR = 16, 2, 2048, 4
 # Philox with seven rounds passes the usual tests of randomness; the default of ten takes longer than the norm itself.
 _ROUNDS = tl.constexpr(7)
@@ -31,9 +31,9 @@ def supports(call: AddNormCall) -> str:
     if not 0 < call.x.shape[-1] <= WIDEST:
         return f"it takes rows of 1 to {WIDEST} elements, not {call.x.shape[-1]}"
     if call.x.numel() == 0:
-        return "there are no rows"
+        return "x has no rows"
     if call.dropout_p and call.x.numel() >= 2**31:
-        return "its dropout counts elements in 32 bits"
+        return "its dropout takes fewer than 2**31 elements"
     return ""
 
 
@@ -86,7 +86,7 @@ class _AddNorm(torch.autograd.Function):
             of_norm = torch.zeros_like(total)
         columns = total.shape[-1]
         rows, cut = total.numel() // columns, _cut(columns, 6)
-        # Each program sums the gradients of weight and biases over its rows; adding them in order is deterministic.
+        # Each program sums the gradients of weight and biases over its rows. Adding these in order is deterministic.
         count = min(programs(rows, cut, total.device.type), _PER_PROCESSOR * multiprocessors(total.device))
         dx = torch.empty_like(total)
         dropped = torch.empty_like(total) if ctx.dropout_p else dx
@@ -106,7 +106,7 @@ class _AddNorm(torch.autograd.Function):
 
 
 def _cut(columns: int, live: int) -> Tiles:
-    """Return tiles of a few rows, so that loads of several rows are in flight during the sums over one."""
+    """Return tiles of a few rows, so that loads of several rows are in flight while one row is summed."""
     cut = tiles(max(columns, 4), live=live)
     rows = cut.rows * (_ROWS if cut.width <= _ROWS_UP_TO else 1)
     return replace(cut, rows=rows, warps=min(16, max(2, rows * cut.width // (32 * _OF_THREAD))))
@@ -114,7 +114,7 @@ def _cut(columns: int, live: int) -> Tiles:
 
 @triton.jit
 def _kept(key, row, columns, dropout_p, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """Whether each element [ROWS, TILE] is kept. A call of Philox draws four numbers, for four neighbours in a row."""
+    """Return which elements [ROWS, TILE] are kept. A call of Philox draws the numbers of four neighbours in a row."""
     four = row * ((columns + 3) // 4) + tl.arange(0, TILE // 4)[None, :]
     a, b, c, d = tl.rand4x(key, four, n_rounds=_ROUNDS)
     return tl.join(tl.join(a, c), tl.join(b, d)).reshape(ROWS, TILE) >= dropout_p

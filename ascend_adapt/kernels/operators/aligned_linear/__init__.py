@@ -1,7 +1,7 @@
 """Linear layer whose output rows start at multiples of 16 bytes, whatever their length.
 
-With a vocabulary of 50257 rows of logits are unaligned. cuBLAS then uses kernels for unaligned data, five to eight
-times slower on an H100; with a buffer of wider rows, returned as a view of the right width, it uses the fast ones.
+With a vocabulary of 50257, rows of logits are not aligned. cuBLAS then uses kernels for unaligned data, which are five
+to eight times slower on an H100. If the logits are a view of a buffer with wider rows, cuBLAS uses the fast kernels.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ BYTES = 16
 
 
 def aligned_linear(x: Any, weight: Any) -> Any:
-    """Return x W^T in the dtype of both, [..., V], as a view whose row stride is a multiple of 16 bytes.
+    """Return x W^T, [..., V], in the dtype of both, as a view whose row stride is a multiple of 16 bytes.
 
     Args:
         x: [..., H].
         weight: [V, H].
 
     Raises:
-        KernelArgumentError: shapes or dtypes that do not match.
+        KernelArgumentError: shapes or dtypes do not match.
     """
     check_float("x", x, shape="[..., H]")
     check_float("weight", weight, 2, "[V, H]")

@@ -1,4 +1,4 @@
-"""aligned_linear with torch's matrix products; the gradient of x is rounded once more than torch's."""
+"""aligned_linear with torch's matrix products. The gradient of x is rounded once more than in torch's linear."""
 
 from __future__ import annotations
 

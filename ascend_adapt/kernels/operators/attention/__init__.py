@@ -15,7 +15,7 @@ from ascend_adapt.npu_limits.fusion_attention import PREFIXES
 
 @dataclass(eq=False)
 class AttentionCall(KernelCall):
-    """The arguments of attention; a window implies ``causal``, and a scale of None is 1 / sqrt(D)."""
+    """The arguments of attention. A window implies ``causal``, and a scale of None is 1 / sqrt(D)."""
 
     q: Any
     k: Any
@@ -68,7 +68,7 @@ class AttentionCall(KernelCall):
 
     @property
     def factor(self) -> float:
-        """The scale of the scores."""
+        """The factor that scales the scores."""
         return float(max(1, self.q.shape[-1]) ** -0.5 if self.scale is None else self.scale)
 
     def small(self) -> AttentionCall:
@@ -118,20 +118,21 @@ def attention(
         v: [B, Nk, K, Dv].
         masked_out: bool, broadcasts to [B, N, Q, K]; True = masked.
         bias: float, broadcasts to [B, N, Q, K]; added after scaling.
-        causal: mask the keys after each query, aligned to the last key; with Q > K the leading rows are fully masked.
-        scale: of the scores; None is 1 / sqrt(D).
+        causal: whether to mask the keys after each query, aligned to the last key. With Q > K the leading rows are
+            fully masked.
+        scale: factor of the scores; None is 1 / sqrt(D).
         dropout_p: dropout probability of the attention weights.
         cu_seqlens: int32 [documents + 1], cumulative lengths of documents packed into one row (B = 1, Q = K), which do
             not attend to each other.
-        window: causal, and each query attends to itself and the ``window - 1`` keys before it.
-        prefix: int64 [B] on the host or on q's device: each query attends to the first ``prefix`` keys of its row, and
-            is causal after them. Q = K, without another mask. Lengths on the host avoid a host-device sync.
+        window: each query attends to itself and the ``window - 1`` keys before it; implies ``causal``.
+        prefix: int64 [B], on the host or on q's device. Each query attends to the first ``prefix`` keys of its row, and
+            is causal after them. Requires Q = K and no other mask. Lengths on the host avoid a host-device sync.
 
     Returns:
         [B, N, Q, Dv]. A fully masked row is all zeros, and its gradients are zero.
 
     Raises:
-        KernelArgumentError: a float masked_out, a bool bias, or shapes that do not match.
+        KernelArgumentError: masked_out is float, bias is bool, or shapes do not match.
         BackendUnavailable: the requested backend does not support the call.
     """
     if type(dropout_p) is not float:
@@ -142,10 +143,10 @@ def attention(
     call = AttentionCall(q, k, v, masked_out, bias, causal, scale, dropout_p, cu_seqlens, window, prefix)
     if prefix is not None and (q.device.type != "npu" or q.shape[0] not in PREFIXES):
         call.check()
-        # Only an NPU has a kernel for prefixes of more than one row. All layers share the mask.
+        # Only NPUs have a kernel for prefixes of several rows. On other devices all layers share one mask.
         call = replace(call, masked_out=masks.hidden_by_prefix(prefix, q.shape[2], q.device), causal=False, prefix=None)
     if cu_seqlens is not None:
-        call.check()  # the values of cu_seqlens are not part of the kind of call
+        call.check()  # values, unlike shapes, are checked in every call
     return KERNEL(call)
 
 

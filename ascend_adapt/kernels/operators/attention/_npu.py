@@ -1,8 +1,9 @@
 """Attention with torch_npu's npu_fusion_attention, within its documented limits.
 
-Traps, from op-plugin's documentation: True in atten_mask means masked; without atten_mask every sparse mode is silently
-ignored, so causal needs its mask; modes 3 and 4 take the fixed 2048 x 2048 upper triangle for all lengths; version 1
-adds the bias before scaling, version 2 with pse_type=0 after it; packed rows (TND) may not contain a fully masked row.
+Traps, from op-plugin's documentation: True in atten_mask means masked. Without atten_mask, every sparse mode is
+silently ignored, so causal needs its mask. Modes 3 and 4 take the fixed 2048 x 2048 upper triangle for all lengths.
+Version 1 adds the bias before scaling, version 2 with pse_type=0 after scaling. Packed rows (TND) may not contain a
+fully masked row.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ def supports(call: AttentionCall) -> str:
     if call.prefix is not None and batch not in limits.PREFIXES:
         return limits.PREFIX.unmet(False, f"B is {batch}")
     if call.bias is not None and call.bias.dtype == torch.float64:
-        return "its bias is at most fp32"
+        return "it takes a bias of at most fp32"
     if call.bias is not None and call.bias.requires_grad:
         return "it has no gradient of the bias"
-    # On a 950DT, by op-plugin's determin_API_list.md.
+    # op-plugin's determin_API_list.md states this for the 950DT.
     if dispatch.is_deterministic() and not dispatch.attention_gradients_repeat():
         return "its gradients are deterministic only under torch.use_deterministic_algorithms(True)"
     operator = FUSION_ATTENTION if call.bias is None else FUSION_ATTENTION_V2
@@ -156,7 +157,7 @@ _lengths: dict[int, tuple[weakref.ref[torch.Tensor], int, list[int]]] = {}
 
 
 def _on_host(prefix: torch.Tensor) -> list[int]:
-    """Return lengths as numbers; those on a device are read once for all layers of a pass."""
+    """Return the lengths as numbers. Lengths on a device are read once for all layers of a pass."""
     if prefix.device.type == "cpu":
         lengths: list[int] = prefix.tolist()
         return lengths
@@ -169,7 +170,7 @@ def _on_host(prefix: torch.Tensor) -> list[int]:
 
 
 def _whole_mask(call: AttentionCall, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mask [B or 1, N or 1, Q, K] with fully masked rows unmasked, and the indicator of those rows."""
+    """Return the mask [B or 1, N or 1, Q, K] with fully masked rows unmasked, and a bool tensor of those rows."""
     queries, keys = call.q.shape[2], call.k.shape[2]
     hidden = hidden[(None,) * (4 - hidden.dim())]
     if call.causal:
@@ -185,13 +186,13 @@ def _whole_mask(call: AttentionCall, hidden: torch.Tensor) -> tuple[torch.Tensor
     nothing = hidden.all(-1, keepdim=True)
     hidden = hidden & ~nothing
     batch, heads = hidden.shape[:2]
-    # BNSS, B1SS and 11SS are supported, 1NSS is not.
+    # The operator supports BNSS, B1SS and 11SS, but not 1NSS.
     batch = call.q.shape[0] if heads > 1 else batch
     return hidden.expand(batch, heads, queries, keys).contiguous(), nothing
 
 
 def _pse(call: AttentionCall) -> torch.Tensor:
-    """Return the bias as [B or 1, N, Q, K], zero where atten_mask masks."""
+    """Return the bias as [B or 1, N, Q, K], with zeros where atten_mask masks."""
     bias = call.bias[(None,) * (4 - call.bias.dim())].masked_fill(call.bias == float("-inf"), 0.0)
     batch = call.q.shape[0] if bias.shape[0] > 1 else 1
     return bias.to(call.q.dtype).expand(batch, call.q.shape[1], call.q.shape[2], call.k.shape[2]).contiguous()

@@ -12,7 +12,7 @@ from ascend_adapt.kernels.operators.attention import AttentionCall
 
 
 def without_blind_rows(call: AttentionCall, run: Callable[[AttentionCall], torch.Tensor]) -> torch.Tensor:
-    """Return the result of ``run`` for the rows that causal does not mask fully, after zeros for the leading rows."""
+    """Return ``run`` of the rows that are not fully masked by ``causal``, preceded by zeros for the leading rows."""
     blind = max(0, call.q.shape[2] - call.k.shape[2]) if call.causal else 0
     if not blind:
         return run(call)
@@ -22,7 +22,7 @@ def without_blind_rows(call: AttentionCall, run: Callable[[AttentionCall], torch
 
 
 def as_wide_as_its_bias(call: AttentionCall) -> AttentionCall:
-    """Return the call in the dtype of its bias if that is wider: in bf16 a bias of 1000 would be off by up to 2."""
+    """Return the call in the dtype of its bias if that is wider. In bf16, a bias of 1000 would be off by up to 2."""
     if call.bias is None or call.bias.dtype == call.q.dtype:
         return call
     dtype = torch.promote_types(call.q.dtype, call.bias.dtype)
@@ -30,7 +30,7 @@ def as_wide_as_its_bias(call: AttentionCall) -> AttentionCall:
 
 
 def documents(call: AttentionCall) -> Iterator[AttentionCall]:
-    """Yield the call of each packed document; synchronises with the device of cu_seqlens."""
+    """Yield a call for each packed document. This synchronises with the device of cu_seqlens."""
     borders = call.cu_seqlens.tolist()
     for start, stop in zip(borders, borders[1:], strict=False):
         if stop > start:
@@ -54,7 +54,7 @@ def masked_by_prefix(call: AttentionCall) -> AttentionCall:
 
 
 def part(call: AttentionCall, rows: slice, columns: slice) -> AttentionCall:
-    """Return the call for some queries and some keys; causal stays correct if both end at the same position."""
+    """Return the call for some queries and keys. ``causal`` stays correct if both end at the same position."""
     return replace(
         call,
         q=call.q[:, :, rows],
@@ -66,7 +66,7 @@ def part(call: AttentionCall, rows: slice, columns: slice) -> AttentionCall:
 
 
 def part_of_mask(mask: torch.Tensor | None, rows: slice, columns: slice) -> torch.Tensor | None:
-    """Return the part of a mask or bias that broadcasts to [B, N, Q, K], 4-D."""
+    """Return part of a mask or bias that broadcasts to [B, N, Q, K], as a 4-D tensor."""
     if mask is None:
         return None
     mask = mask[(None,) * (4 - mask.dim())]

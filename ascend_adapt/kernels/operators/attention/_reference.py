@@ -1,4 +1,4 @@
-"""Reference of attention, in plain torch; unlike every other backend it computes all scores at once."""
+"""Reference of attention, in plain torch. Unlike other backends, it computes all scores at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ascend_adapt.kernels.operators.masked_softmax._reference import softmax
 
 
 def supports(call: AttentionCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 

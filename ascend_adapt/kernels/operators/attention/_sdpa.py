@@ -1,7 +1,7 @@
-"""Attention with torch's scaled_dot_product_attention: torch's own choice, or one of its CUDA kernels.
+"""Attention with torch's scaled_dot_product_attention, which chooses a kernel, or with one of its CUDA kernels.
 
-It differs from the contract: its causal mask is aligned to the first key, a fully masked row may give NaN, in its bool
-masks True means attend, and it has no window and no packed documents.
+torch's function differs from the contract: the causal mask is aligned to the first key, a fully masked row may give
+NaN, True means attend in bool masks, and windows and packed documents are not supported.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ascend_adapt.kernels import dispatch, masks, tracing
 from ascend_adapt.kernels.operators.attention import AttentionCall, _pieces
 
 _BLOCK = (128, 1024)
-"""Bounds of the number of queries that share one mask with a window."""
+"""Minimum and maximum number of queries that share one mask with a window."""
 
 
 _ABSORBING = -1024.0
-"""fp32 has 24 bits: the log of a sum, added to a maximum of 2**10, keeps 14, so probabilities are within 2**-14."""
+"""The log of a sum, added to a maximum of 2**10, keeps 14 of fp32's 24 bits: probabilities are within 2**-14."""
 
 
 class _Torch:
-    """torch's own choice; in deterministic mode only CUDA kernels with deterministic gradients."""
+    """torch's choice of a kernel. In deterministic mode, only CUDA kernels with deterministic gradients are allowed."""
 
     def supports(self, call: AttentionCall) -> str:
-        """Return "": every call can be split into pieces that torch supports."""
+        """Return "", because every call can be split into pieces that torch supports."""
         return ""
 
     def run(self, call: AttentionCall) -> torch.Tensor:
@@ -66,7 +66,7 @@ class _Torch:
             if not call.causal or queries == 1:
                 return self._attend(call)
             if 2 * queries >= keys:
-                # With as many queries as keys both alignments are the same; padding queries cost less than a mask.
+                # With as many queries as keys, both alignments are the same. Padding queries costs less than a mask.
                 if queries == keys:
                     return self._attend(call, is_causal=True)
                 padded = torch.nn.functional.pad(call.q, (0, 0, keys - queries, 0))
@@ -85,12 +85,12 @@ class _Torch:
     def _masked(
         self, call: AttentionCall, rows: slice, columns: slice, shared: dict[tuple[int, int, int], torch.Tensor]
     ) -> torch.Tensor:
-        """Return the attention of some queries to some keys, with a mask; equal blocks share one."""
+        """Return the attention of some queries to some keys, with a mask that equal blocks share."""
         piece = _pieces.part(call, rows, columns)
         hidden = piece.masked_out
         if call.causal:
             shift = call.k.shape[2] - call.q.shape[2] + rows.start - columns.start
-            # Sizes may be symbolic, which cannot be keys.
+            # Symbolic sizes cannot be dict keys.
             size = (int(rows.stop - rows.start), int(columns.stop - columns.start), int(shift))
             if size not in shared:
                 shared[size] = masks.hidden(
@@ -109,7 +109,7 @@ class _Torch:
     def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
         shared = bool(call.q.shape[1] != call.k.shape[1])
         q, scale = call.q if q is None else q, call.scale
-        if scale is not None and scale < 0:  # torch's causal kernel for the CPU gives NaN
+        if scale is not None and scale < 0:  # torch's causal CPU kernel gives NaN for a negative scale
             q, scale = -q, -scale
         return scaled_dot_product_attention(
             q, call.k, call.v, dropout_p=call.dropout_p, scale=scale, enable_gqa=shared, **more
@@ -117,11 +117,10 @@ class _Torch:
 
 
 def _loses_sums_on_cpu(call: AttentionCall) -> bool:
-    """Whether the gradients of torch's fused CPU kernel may be wrong: all bias values of a row are large and negative.
+    """Return whether torch's fused CPU kernel may compute wrong gradients, because a row's bias is large and negative.
 
-    That kernel keeps max + log(sum) of each row in fp32, where a large maximum absorbs the sum, and recomputes the
-    probabilities from it: the gradients of a row that consists of finfo.min are too large by a factor of its number of
-    keys.
+    The kernel keeps max + log(sum) of each row in fp32, where a large maximum absorbs the sum, and recomputes the
+    probabilities from it. The gradients of a row of finfo.min are too large by a factor of the number of keys.
     """
     if call.bias is None or call.q.device.type != "cpu" or not torch.is_grad_enabled():
         return False
@@ -129,7 +128,7 @@ def _loses_sums_on_cpu(call: AttentionCall) -> bool:
         return False
     if not tracing.has_values(call.bias):
         return True
-    # If keys are masked too, only large negative ones may be left in a row.
+    # If keys are masked as well, a row may be left with large negative values only.
     hides = call.causal or call.masked_out is not None or call.window is not None or call.cu_seqlens is not None
     bias = call.bias.detach()
     largest = bias if hides or not bias.numel() else bias.amax(-1)
@@ -137,7 +136,7 @@ def _loses_sums_on_cpu(call: AttentionCall) -> bool:
 
 
 def _is_torchs_own(call: AttentionCall) -> bool:
-    """Whether torch's function computes the unchanged call according to the contract."""
+    """Return whether torch's function computes the unchanged call according to the contract."""
     if call.masked_out is not None or call.bias is not None or call.window is not None or call.cu_seqlens is not None:
         return False
     return not call.causal or call.q.shape[2] == call.k.shape[2]
@@ -165,7 +164,8 @@ class _OnCuda(_Torch):
         if shared and not self.shares_heads:
             call = _expanded(call)
             shared = False
-        # Causal queries are padded to the number of keys. torch checks shapes and strides; run() makes them contiguous.
+        # Causal queries are padded to the number of keys. torch checks shapes and strides, which run() makes
+        # contiguous.
         q = call.q[:, :, :1].expand(-1, -1, call.k.shape[2], -1) if call.causal else call.q
         given = torch.backends.cuda.SDPAParams(
             *map(_with_even_rows, (q, call.k, call.v)), None, call.dropout_p, call.causal, shared
@@ -192,7 +192,7 @@ class _OnCuda(_Torch):
 
 
 class _Flash(_OnCuda):
-    """Flash attention; windows, packed documents and Q != K use its variable-length form."""
+    """Flash attention. Windows, packed documents and Q != K use its variable-length form."""
 
     def supports(self, call: AttentionCall) -> str:
         """Return "" or why flash attention does not support the call."""
@@ -202,7 +202,7 @@ class _Flash(_OnCuda):
             return "it takes no mask"
         if self._needs_varlen(call):
             if call.dropout_p:
-                return "its form for windows, packed documents and Q != K has no dropout"
+                return "its form for windows, packed documents and Q != K does not support dropout"
             if call.q.shape[3] % 8 or call.q.shape[3] != call.v.shape[3]:
                 return f"its form for windows, packed documents and Q != K does not support head dim {call.q.shape[3]}"
             if _varlen() is None:
@@ -233,16 +233,16 @@ _SWITCHES = {
 
 
 def _only(*kernels: SDPBackend) -> Any:
-    """Return a context that restricts torch to these kernels; sdpa_kernel would slow down small calls."""
+    """Return a context that restricts torch to these kernels. torch's sdpa_kernel would slow down small calls."""
     if torch.compiler.is_compiling():
         return sdpa_kernel(list(kernels))
     return _Switched(kernels)
 
 
 class _Switched:
-    """Sets torch's switches if they differ from the wanted ones, and restores them.
+    """Context that sets torch's kernel switches where they differ from the wanted values, and restores them.
 
-    They are global to the process, so threads, such as those of DataParallel, wait for each other.
+    The switches are global to the process, so threads, such as those of DataParallel, wait for each other.
     """
 
     _lock = threading.RLock()
@@ -266,7 +266,7 @@ class _Switched:
 
 
 def _with_even_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with stride 1 in its last axis, which torch's CUDA kernels require."""
+    """Return the tensor with stride 1 in the last axis, as torch's CUDA kernels require."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -314,7 +314,7 @@ def _expanded(call: AttentionCall) -> AttentionCall:
 def _attn_mask(call: AttentionCall, hidden: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return torch's mask for a bias, a mask, or both, and the fully masked rows, bool [B, N, Q, 1].
 
-    Those rows are unmasked in torch's mask: otherwise some of its kernels give NaN.
+    Those rows are unmasked in torch's mask, because some of its kernels would give NaN.
     """
     if call.bias is None:
         nothing = hidden.all(-1, keepdim=True)

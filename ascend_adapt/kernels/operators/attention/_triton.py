@@ -1,7 +1,7 @@
-"""Attention of a generated token to cached keys, in Triton: a program serves the queries that share a key head.
+"""Attention of a generated token to cached keys, in Triton: one program computes the queries that share a key head.
 
-Keys are read once and not copied. torch's fused kernels need a float mask of its own dtype in every layer, and repeat
-the keys of grouped-query attention.
+Keys are read once and not copied. torch's fused kernels need a float mask in the queries' dtype in every layer, and
+repeat the keys of grouped-query attention.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ascend_adapt.kernels.triton_launch import Launcher
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MOST_QUERIES, _BLOCK = 16, 64
 _WIDEST_BYTES = 512
-"""Queries per key head: a tile of twice as many does not fit into the 227 KB of shared memory of an H100."""
+"""Maximum number of queries per key head. A tile of 32 does not fit into an H100's 227 KB of shared memory."""
 
 
 def supports(call: AttentionCall) -> str:
@@ -30,11 +30,11 @@ def supports(call: AttentionCall) -> str:
     if any(one is not None for one in (call.bias, call.window, call.cu_seqlens, call.prefix)) or call.dropout_p:
         return "it takes no bias, window, packed documents, prefix or dropout"
     if call.causal and q.shape[2] > 1:
-        return "its queries attend to the same keys"
+        return "it requires that all queries attend to the same keys"
     if not 0 < queries <= _MOST_QUERIES:
         return f"it supports at most {_MOST_QUERIES} queries of a key head, not {queries}"
     if masked_out is not None and any(size > 1 for size in masked_out.shape[-3:-1]):
-        return "its queries share one mask"
+        return "it requires one mask for all queries"
     widest = _WIDEST_BYTES // q.element_size()
     if max(k.shape[3], v.shape[3]) > widest or not k.numel() or not v.numel():
         return f"it takes head dims from 1 to {widest} and at least one key"
@@ -72,7 +72,7 @@ def _decode_kernel(
     q_b, q_n, q_q, q_d, k_b, k_n, k_k, k_d, v_b, v_n, v_k, v_d, mask_b, mask_k,
     MASKED: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Attend with the ``shared * queries`` queries of one key head of one row to all its keys."""
+    """Compute the attention of the ``shared * queries`` queries of one key head in one row to all its keys."""
     b = (tl.program_id(0) // key_heads).to(tl.int64)
     n = (tl.program_id(0) % key_heads).to(tl.int64)
     query = tl.arange(0, QUERIES)
@@ -107,7 +107,7 @@ def _decode_kernel(
         scores = tl.dot(rows, columns, input_precision="ieee") * factor
         scores = tl.where(here[None, :], scores, float("-inf"))
         higher = tl.maximum(largest, tl.max(scores, 1))
-        # With all keys masked so far the maximum is minus infinity, and the difference would be NaN.
+        # If all keys so far are masked, the maximum is minus infinity, and the difference would be NaN.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         weights = tl.exp(scores - base[:, None])
         shrunk = tl.exp(largest - base)

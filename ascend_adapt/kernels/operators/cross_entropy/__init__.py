@@ -1,4 +1,4 @@
-"""Cross entropy of logits, also with the vocabulary split over ranks."""
+"""Cross entropy of logits, whose vocabulary may be split over ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 @dataclass(eq=False)
 class CrossEntropyCall(KernelCall):
-    """The checked arguments of cross_entropy, logits [T, V] and labels [T], for the loss of each token, [T]."""
+    """The checked arguments of cross_entropy: logits [T, V] and labels [T]. Backends return each token's loss, [T]."""
 
     logits: Any
     labels: Any
@@ -31,12 +31,12 @@ class CrossEntropyCall(KernelCall):
     label_smoothing: float = 0.0
     group: Any = None
     first: int = 0
-    """The id of the first column of ``logits``."""
+    """The token id of the first column of ``logits``."""
     vocabulary: int = 0
     """The total number of columns of all ranks."""
 
     def small(self) -> CrossEntropyCall | None:
-        """Return a small call with a few tokens; None with a group, whose ranks would have to wait for each other."""
+        """Return a small call with a few tokens, or None with a group, whose ranks would wait for each other."""
         if self.group is not None:
             return None
         tokens = min(small_tensors.ROWS, len(self.labels))
@@ -58,16 +58,19 @@ def cross_entropy(
 
     Args:
         logits: [..., V]; with ``group``, this rank's columns.
-        labels: int64 [...], ids in the whole vocabulary.
+        labels: int64 [...], ids in the full vocabulary.
         ignore_index: label of tokens without loss and gradient.
-        label_smoothing: as in torch: this fraction of the target is distributed uniformly over the whole vocabulary.
-        reduction: ``mean`` over the tokens that are not ignored (NaN if there are none), ``sum``, or ``none``: [...].
+        label_smoothing: fraction of the target that is distributed uniformly over the full vocabulary, as in torch.
+        reduction: ``mean`` over the tokens that are not ignored (NaN without such tokens), ``sum``, or ``none``, which
+            returns [...].
         group: process group over which the vocabulary is split, in rank order.
-        vocab_range: this rank's ids, first and one past the last; all ranks have equally many. Default: in rank order.
+        vocab_range: this rank's first id, and one past its last. All ranks have equally many ids, by default in rank
+            order.
 
     Raises:
-        KernelArgumentError: shapes that do not match, a label outside the vocabulary (on a CPU, not traced; elsewhere
-            its loss is NaN, or torch's device assertion fails), or an unknown reduction.
+        KernelArgumentError: shapes do not match, the reduction is unknown, or a label is outside the vocabulary. Labels
+            are checked on a CPU without tracing; elsewhere, such a label gives a loss of NaN, or torch's device
+            assertion fails.
         BackendUnavailable: the requested backend does not support the call.
     """
     check_float("logits", logits, shape="[..., V]", least=1)
@@ -91,7 +94,7 @@ def check_labels(
     group: Any,
     vocab_range: tuple[int, int] | None,
 ) -> tuple[int, int]:
-    """Return the id of the first column and the size of the vocabulary, after checking the arguments."""
+    """Check the arguments; return the id of the first column and the size of the vocabulary."""
     if not is_tensor(labels) or str(labels.dtype) != "torch.int64":
         raise KernelArgumentError(
             f"labels: is {describe(labels)}, expected int64 {list(tensor.shape[:-1])} — convert it"
@@ -128,7 +131,8 @@ def _columns(name: str, columns: int, group: Any, vocab_range: tuple[int, int] |
     if group is None:
         if vocab_range is not None and tuple(vocab_range) != (0, columns):
             raise KernelArgumentError(
-                f"vocab_range={vocab_range!r}: without a group {name} holds all {columns} columns — give the group"
+                f"vocab_range={vocab_range!r}: given without a group, expected None, because {name} has all {columns} "
+                "columns — give the group"
             )
         return 0, columns
     import torch.distributed
@@ -137,13 +141,14 @@ def _columns(name: str, columns: int, group: Any, vocab_range: tuple[int, int] |
     first, end = vocab_range or (rank * columns, (rank + 1) * columns)
     if end - first != columns:
         raise KernelArgumentError(
-            f"vocab_range={vocab_range!r}: holds {end - first} ids, {name} has {columns} columns — give matching ones"
+            f"vocab_range={vocab_range!r}: has {end - first} ids, expected as many as {name} has columns, {columns} — "
+            "give a matching range"
         )
     return first, size * columns
 
 
 def reduce(losses: Any, labels: Any, ignore_index: int, reduction: str) -> Any:
-    """Return the reduced losses of tokens, [T]."""
+    """Return the reduction of the losses of tokens, [T]."""
     if reduction == "none":
         return losses.reshape(labels.shape)
     total = losses.sum()

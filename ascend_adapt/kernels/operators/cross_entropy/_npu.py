@@ -21,7 +21,7 @@ def supports(call: CrossEntropyCall) -> str:
     if call.group is not None:
         return "the vocabulary is split over ranks"
     if str(call.logits.dtype) != "torch.float32":
-        return f"its loss would be {str(call.logits.dtype).removeprefix('torch.')}"
+        return f"its loss would be in {str(call.logits.dtype).removeprefix('torch.')}"
     if call.logits.shape[0] not in limits.ROWS:
         return limits.SHAPES.unmet(False, f"input is {list(call.logits.shape)}")
     if call.label_smoothing:
@@ -31,7 +31,7 @@ def supports(call: CrossEntropyCall) -> str:
 
 def run(call: CrossEntropyCall) -> torch.Tensor:
     """Return the loss of each token, fp32 [T]."""
-    # A negative ignore_index ignores nothing here, so ignored tokens get a valid label, and their loss is zeroed.
+    # The operator does not support a negative ignore_index, so ignored tokens get a valid label and a loss of 0.
     ignored = call.labels == call.ignore_index
     labels = call.labels.masked_fill(ignored, 0)
     losses: torch.Tensor = CROSS_ENTROPY_LOSS(call.logits.contiguous(), labels, reduction="none")[0]

@@ -1,4 +1,4 @@
-"""Reference of cross_entropy, in plain torch; for backward it saves the logits and one value per token."""
+"""Reference of cross_entropy, in plain torch. It saves the logits and one value per token for backward."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
 
 
 def supports(call: CrossEntropyCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 
 def run(call: CrossEntropyCall) -> torch.Tensor:
-    """Return the loss of each token, fp32 (of fp64 logits fp64), [T]."""
-    if tracing.is_transformed():  # torch.func does not support an autograd function with its own backward
+    """Return the loss of each token, [T], in fp32, or in fp64 for fp64 logits."""
+    if tracing.is_transformed():  # torch.func does not support an autograd function with a custom backward
         return losses_and_normaliser(exact(call.logits), call)[0]
     losses: torch.Tensor = _CrossEntropy.apply(call.logits, call)
     return losses
@@ -46,7 +46,7 @@ def exact(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss of each token [T], and the logarithm of the sum of its exponentials over all ranks [T].
+    """Return the loss and the log-sum-exp over all ranks of each token, both [T].
 
     A label that is neither in the vocabulary nor ``ignore_index`` gives NaN.
     """
@@ -73,7 +73,7 @@ def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor
 def gradient(
     logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the gradient [T, V] of logits in the dtype of the computation, for that of the losses [T].
+    """Return the logits' gradient [T, V], in the dtype of the computation, given the losses' gradient [T].
 
     ``out`` may be the logits.
     """

@@ -36,7 +36,7 @@ def run(call: CrossEntropyCall) -> torch.Tensor:
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, call: CrossEntropyCall) -> torch.Tensor:
-        # backward writes a gradient with these strides, so rows may not share memory as expanded ones do.
+        # backward writes a gradient with these strides, so rows must not share memory, as expanded rows do.
         if logits.stride(1) != 1 or logits.stride(0) < logits.shape[1]:
             logits = logits.contiguous()
         losses, normaliser = losses_and_normaliser(logits, call)
@@ -53,9 +53,9 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss of each token [T], and the logarithm of the sum of its exponentials over all ranks [T], fp32.
+    """Return the loss and the log-sum-exp over all ranks of each token, both fp32 [T].
 
-    ``call`` has the labels and options of a CrossEntropyCall; the last axis of ``logits`` [T, V] has stride 1.
+    ``call`` has the labels and options of a CrossEntropyCall. The last axis of ``logits`` [T, V] has stride 1.
     """
     rows, columns = logits.shape
     cut, labels = tiles(columns, live=3), call.labels.contiguous()
@@ -83,7 +83,9 @@ def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor
 def gradient(
     logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any, into: torch.Tensor
 ) -> torch.Tensor:
-    """Write the logits' gradient [T, V], given the losses' [T], into ``into`` (which may be the logits); return it."""
+    """Write the logits' gradient [T, V], given the losses' gradient [T], into ``into``, and return it.
+
+    ``into`` may be the logits."""
     rows, columns = logits.shape
     cut = tiles(columns, live=3)
     _launch_gradient(
@@ -98,7 +100,7 @@ def gradient(
 @triton.jit
 def _rows_kernel(logits, labels, top, total, target, everything, rows, columns, stride, first_id,
                  SMOOTH: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
-    """For each row: maximum, sum of exponentials relative to it, the label's logit (0 if elsewhere), sum of logits."""
+    """Compute each row's maximum, sum of exponentials relative to it, label's logit (0 if on another rank), and sum."""
     tile = tl.arange(0, TILE)
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         start = logits + tl.cast(row, tl.int64) * stride
@@ -125,7 +127,7 @@ def _rows_kernel(logits, labels, top, total, target, everything, rows, columns, 
 @triton.jit
 def _gradient_kernel(logits, labels, normaliser, grad, gradient, rows, columns, stride, first_id, ignored,
                      smoothing, spread, TILE: tl.constexpr):  # fmt: skip
-    """Gradient of each row's logits: (softmax - target) * the gradient of its loss."""
+    """Compute the gradient of each row's logits: (softmax - target) * gradient of the row's loss."""
     tile = tl.arange(0, TILE)
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
         start = tl.cast(row, tl.int64) * stride

@@ -1,4 +1,4 @@
-"""GELU, exact or with the tanh approximation, also of a sum with a bias (Megatron's bias_gelu)."""
+"""GELU, exact or with the tanh approximation, optionally of a sum with a bias (Megatron's bias_gelu)."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def gelu(x: Any, bias: Any = None, *, approximate: str = "none") -> Any:
     Args:
         x: [..., H].
         bias: [H], or None.
-        approximate: ``none``, with the error function; ``tanh``, as in GPT-2 and Megatron.
+        approximate: ``none`` uses the error function, ``tanh`` the approximation of GPT-2 and Megatron.
 
     Raises:
-        KernelArgumentError: shapes that do not match, or an unknown approximation.
+        KernelArgumentError: shapes do not match, or the approximation is unknown.
         BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(GeluCall(x, bias, approximate))

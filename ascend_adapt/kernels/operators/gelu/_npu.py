@@ -1,4 +1,4 @@
-"""GELU with torch_npu's npu_gelu, which takes the approximation by name; torch's own may be approximated on an NPU."""
+"""GELU with torch_npu's npu_gelu, which takes the approximation by name. torch's gelu may approximate on an NPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GELU = npu.Operator("npu_gelu(Tensor self, *, str approximate='none') -> Tensor"
 def supports(call: GeluCall) -> str:
     """Return "" or why the operator does not support the call."""
     if call.bias is not None:
-        return "it adds no bias"
+        return "it does not add a bias"
     if reason := npu.dtype_reason(call.x):
         return reason
     in_range = call.x.dim() in limits.DIMENSIONS

@@ -10,7 +10,7 @@ from ascend_adapt.kernels.operators.gelu import GeluCall
 
 
 def supports(call: GeluCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""GELU of x + bias in Triton; the gradient of the bias is summed where the gradient of x is written."""
+"""GELU of x + bias in Triton. The kernel that writes the gradient of x also sums the gradient of the bias."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 def supports(call: GeluCall) -> str:
     """Return "" or why the Triton kernels do not support the call."""
     if call.bias is None:
-        return "without a bias torch's own is as fast"
+        return "without a bias, torch's gelu is as fast"
     for name, tensor in (("x", call.x), ("bias", call.bias)):
         if tensor.dtype not in _DTYPES:
             return f"it takes fp16, bf16 and fp32, {name} is {str(tensor.dtype).removeprefix('torch.')}"
@@ -72,7 +72,7 @@ def _tanh(x):
 def _gelu_kernel(
     x, bias, y, rows, columns, GROUPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, TANH: tl.constexpr
 ):
-    """One strip of columns of the rows of one group, every GROUPS-th tile of ROWS rows."""
+    """Compute one strip of columns in the rows of one group: every GROUPS-th tile of ROWS rows."""
     column = (tl.program_id(0) // GROUPS) * WIDTH + tl.arange(0, WIDTH)[None, :]
     inside = column < columns
     b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
@@ -92,7 +92,7 @@ def _gelu_gradient_kernel(
     grad, x, bias, dx, sums, rows, columns,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, TANH: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of x, and its sum over the rows of the group."""
+    """Compute the gradient of x, and its sum over the rows of the group."""
     group = tl.program_id(0) % GROUPS
     column = (tl.program_id(0) // GROUPS) * WIDTH + tl.arange(0, WIDTH)[None, :]
     inside = column < columns

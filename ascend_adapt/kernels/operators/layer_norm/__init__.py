@@ -26,9 +26,7 @@ class LayerNormCall(KernelCall):
         check_float("x", self.x, shape="[..., D]", least=1)
         check_number("eps", self.eps)
         if self.bias is not None and self.weight is None:
-            raise KernelArgumentError(
-                "bias: is given without a weight, expected both or the weight alone — give weight="
-            )
+            raise KernelArgumentError("bias: given without a weight, expected both or the weight alone — give weight=")
         of = f"x {list(self.x.shape)}"
         check_float_or_none("weight", self.weight, self.x.shape[-1:], of)
         check_float_or_none("bias", self.bias, self.x.shape[-1:], of)
@@ -58,11 +56,11 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
         [..., D] in the dtype of ``x``.
 
     Raises:
-        KernelArgumentError: shapes that do not match.
+        KernelArgumentError: shapes do not match.
         BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(LayerNormCall(x, weight, bias, eps))
 
 
-# On an NPU torch_npu implements torch's own layer_norm.
+# On an NPU, torch_npu implements torch's layer_norm.
 KERNEL = Kernel("layer_norm")

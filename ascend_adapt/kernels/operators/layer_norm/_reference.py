@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
 
 
 def supports(call: LayerNormCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm in Triton: forward reads x once, backward x and the gradient once."""
+"""Layer norm and RMS norm in Triton: forward reads x once, and backward reads x and the gradient once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def supports(call: Any) -> str:
     if not 0 < call.x.shape[-1] <= WIDEST:
         return f"it takes rows of 1 to {WIDEST} elements, not {call.x.shape[-1]}"
     if call.x.numel() == 0:
-        return "there are no rows"
+        return "x has no rows"
     if call.weight is None:
-        return "it takes a weight"
+        return "it requires a weight"
     return ""
 
 
@@ -65,7 +65,7 @@ class _Norm(torch.autograd.Function):
         grad = grads[0].contiguous()
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, tiles(columns, live=6)
-        # Each program sums the weight's gradient over its rows; adding them in order keeps the result deterministic.
+        # Each program sums the weight's gradient over its rows. Adding these sums in order is deterministic.
         count = min(programs(rows, cut, x.device.type), 8 * multiprocessors(x.device))
         dx = torch.empty_like(x)
         of_weight, of_bias = torch.empty(2, count, columns, dtype=torch.float32, device=x.device)

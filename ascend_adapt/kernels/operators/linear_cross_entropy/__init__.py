@@ -1,4 +1,4 @@
-"""Linear layer and cross entropy in one, without holding all logits at once."""
+"""Fused linear layer and cross entropy, without holding all logits in memory at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_adapt.kernels.operators.cross_entropy import check_labels
 
 @dataclass(eq=False)
 class LinearCrossEntropyCall(KernelCall):
-    """The checked arguments of linear_cross_entropy, hidden [T, H] and labels [T], for the reduced loss."""
+    """The checked arguments of linear_cross_entropy: hidden [T, H] and labels [T]. The result is the reduced loss."""
 
     hidden: Any
     weight: Any
@@ -26,12 +26,12 @@ class LinearCrossEntropyCall(KernelCall):
     reduction: str = "mean"
     group: Any = None
     first: int = 0
-    """The id of the first row of ``weight``."""
+    """The token id of the first row of ``weight``."""
     vocabulary: int = 0
     """The total number of rows of all ranks."""
 
     def small(self) -> LinearCrossEntropyCall | None:
-        """Return a small call with a few narrow tokens; None with a group, whose other ranks would have to join in."""
+        """Return a small call with a few narrow tokens, or None with a group, whose ranks would all have to call."""
         if self.group is not None:
             return None
         tokens, width = min(small_tensors.ROWS, len(self.labels)), min(small_tensors.SIDE, self.hidden.shape[1])
@@ -60,20 +60,22 @@ def linear_cross_entropy(
     """Return cross_entropy(hidden weight^T + bias, labels) in fp32, without ever storing the logits of all tokens.
 
     Args:
-        hidden: [..., H]; with ``group``, the same on every rank.
-        weight: [V, H]; with ``group``, this rank's rows of it.
-        labels: int64 [...], ids in the whole vocabulary.
+        hidden: [..., H], the same on every rank of ``group``.
+        weight: [V, H]; with ``group``, this rank's rows.
+        labels: int64 [...], ids in the full vocabulary.
         bias: [V], or None.
         ignore_index: label of tokens without loss and gradient.
-        label_smoothing: as in torch: this fraction of the target is distributed uniformly over the whole vocabulary.
-        reduction: ``mean`` over the tokens that are not ignored (NaN if there are none), ``sum``, or ``none``: [...].
-        group: process group over which the vocabulary is split. The gradient of ``hidden`` is already summed over it;
-            do not sum it again.
-        vocab_range: this rank's ids, first and one past the last; all ranks have equally many. Default: in rank order.
+        label_smoothing: fraction of the target that is distributed uniformly over the full vocabulary, as in torch.
+        reduction: ``mean`` over the tokens that are not ignored (NaN without such tokens), ``sum``, or ``none``, which
+            returns [...].
+        group: process group over which the vocabulary is split. The gradient of ``hidden`` is already summed over the
+            group; do not sum it again.
+        vocab_range: this rank's first id, and one past its last. All ranks have equally many ids, by default in rank
+            order.
 
     Raises:
-        KernelArgumentError: shapes that do not match, a label outside the vocabulary (on a CPU, uncompiled; elsewhere
-            its loss is NaN), or an unknown reduction.
+        KernelArgumentError: shapes do not match, the reduction is unknown, or a label is outside the vocabulary. Labels
+            are checked on a CPU without compilation; elsewhere, such a label gives a loss of NaN.
         BackendUnavailable: the requested backend does not support the call.
     """
     check_float("hidden", hidden, shape="[..., H]", least=1)
@@ -100,5 +102,5 @@ def linear_cross_entropy(
     return loss.reshape(labels.shape) if reduction == "none" else loss
 
 
-# The matrix products are torch's on every device; without Triton the rest would take longer than the products on CUDA.
+# Every backend uses torch's matrix products. Without Triton, the other operations would take longer on CUDA.
 KERNEL = Kernel("linear_cross_entropy")

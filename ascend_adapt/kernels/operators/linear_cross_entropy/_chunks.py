@@ -1,9 +1,9 @@
 """linear_cross_entropy in chunks of tokens, for any implementation of a chunk's losses and gradient.
 
-With ``mean`` or ``sum`` all tokens that are not ignored have the same gradient of the loss. So forward computes the
-gradients of the inputs as if it were 1, while a chunk's logits are in memory, and backward scales them: in fp16 the
-gradient of one token of a mean would underflow before a loss scale could prevent it. With ``none`` backward recomputes
-the logits.
+With ``mean`` or ``sum``, the loss gradient of all tokens that are not ignored is the same. So forward computes the
+gradients of the inputs for a loss gradient of 1, while a chunk's logits are in memory, and backward scales them. In
+fp16, the gradient of one token of a mean would underflow before a loss scale could prevent it. With ``none``, backward
+recomputes the logits.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ascend_adapt.kernels.operators.cross_entropy._reference import exact
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
 
 _CHUNK_BYTES = 2**30
-"""Upper bound of one chunk's logits, of which a few copies are live at a time; each chunk adds to the fp32 gradient."""
+"""Upper bound of one chunk's logits in bytes. A few copies are live at a time. Each chunk adds to the fp32 gradient."""
 
 _EVEN = 128
-"""Minimum number of rows on a device: one tile of a matrix product."""
+"""Minimum number of rows of a chunk on a device: one tile of a matrix product."""
 
-# torch >= 2.8
+# true from torch 2.8 on
 _WIDE_PRODUCTS = "dtype_out" in torch.ops.aten.addmm.overloads()
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Arithmetic on the logits of a chunk, [t, V]: its losses and the gradient of the logits."""
+    """Arithmetic on the logits of a chunk, [t, V]: the losses, and the gradient of the logits."""
 
     exact: bool
-    """Whether the logits must be in the dtype of the computation, or may also be in that of the inputs."""
+    """Whether the logits must be in the dtype of the computation; otherwise they may be in that of the inputs."""
     losses_and_normaliser: Callable[[torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
     gradient: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
-    """May overwrite the logits."""
+    """Computes the gradient of the logits, and may overwrite the logits with it."""
     scaled: Callable[[torch.Tensor, torch.Tensor | float, torch.dtype], torch.Tensor]
-    """A tensor times a factor, in another dtype."""
+    """Multiplies a tensor by a factor, in another dtype."""
 
 
 def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
@@ -52,14 +52,14 @@ def by_chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Ten
     if call.reduction == "none":
         loss = _ByToken.apply(*inputs, call, arithmetic)
     else:
-        # needs_input_grad of an autograd function ignores no_grad.
+        # An autograd function's needs_input_grad ignores no_grad.
         loss = _AllAtOnce.apply(*inputs, call, arithmetic, torch.is_grad_enabled())
     return loss
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A chunk of the tokens of a call, with the attributes that cross_entropy's arithmetic reads."""
+    """A chunk of a call's tokens, with the attributes that cross_entropy's arithmetic reads."""
 
     labels: torch.Tensor
     ignore_index: int
@@ -76,7 +76,7 @@ def _chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> Iterator[_C
     most = max(1, _CHUNK_BYTES // (each * max(1, call.weight.shape[0])))
     if most > _EVEN:
         most -= most % _EVEN
-    # Chunks of nearly one size: a short last one would not fill the device.
+    # Chunks have nearly equal sizes, because a short last chunk would not fill the device.
     size = -(-tokens // -(-tokens // most)) if tokens else 1
     if size > _EVEN:
         size += -size % _EVEN
@@ -94,7 +94,7 @@ def _chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> Iterator[_C
 
 
 def _at_once(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
-    """Return the loss from all logits, with plain operators, which torch.func can transform."""
+    """Return the loss, computed from all logits at once with plain operators, which torch.func can transform."""
     parts = []
     for chunk in _chunks(call, arithmetic):
         logits = _logits(call.hidden[chunk.rows], call.weight, call.bias, arithmetic)
@@ -116,7 +116,7 @@ def _logits(
 
 
 class _Gradients:
-    """The gradients of the three inputs, filled chunk by chunk; weight and bias are summed in fp32."""
+    """The gradients of the three inputs, filled chunk by chunk. Those of weight and bias are summed in fp32."""
 
     def __init__(
         self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, needed: tuple[bool, ...]
@@ -128,7 +128,7 @@ class _Gradients:
         self.bias = torch.zeros_like(exact(bias)) if needed[2] and bias is not None else None
 
     def add(self, hidden: torch.Tensor, of_logits: torch.Tensor, rows: slice) -> None:
-        """Add the gradients that follow from the hidden states [t, H] and the logits' gradient [t, V] of some rows."""
+        """Add the gradients of some rows, given their hidden states [t, H] and logits' gradient [t, V]."""
         rounded = of_logits.to(hidden.dtype)
         if self.hidden is not None:
             torch.mm(rounded, self.weight_in, out=self.hidden[rows])
@@ -138,16 +138,16 @@ class _Gradients:
             self.bias += of_logits.sum(0)
 
     def summed(self, group: Any) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients; that of hidden is summed over the ranks of the vocabulary."""
+        """Return the gradients. That of hidden is summed over the ranks of the vocabulary."""
         if self.hidden is not None and group is not None:
             torch.distributed.all_reduce(self.hidden, group=group)
-        if self.needs_weight and self.weight is None:  # no token
+        if self.needs_weight and self.weight is None:  # the call has no tokens
             self.weight = torch.zeros_like(exact(self.weight_in))
         return self.hidden, self.weight, self.bias
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype, total: torch.Tensor | None) -> torch.Tensor:
-    """Return left @ right in fp32 (or fp64), added to ``total`` if given; on CUDA not rounded to their dtype first."""
+    """Return left @ right in fp32 or fp64, added to ``total`` if given. On CUDA, it is not rounded to 16 bits first."""
     if left.dtype == dtype:
         return left @ right if total is None else total.addmm_(left, right)
     if left.device.type == "cuda" and _WIDE_PRODUCTS and torch.cuda.get_device_capability(left.device) >= (8, 0):
@@ -166,7 +166,7 @@ def _sum_of_chunk(
     arithmetic: Arithmetic,
     gradients: _Gradients | None,
 ) -> torch.Tensor:
-    """Return the summed loss of one chunk, whose gradients are added; its logits are freed before the next chunk's."""
+    """Return the summed loss of one chunk, and add its gradients. Frees the logits before the next chunk."""
     logits = _logits(hidden, weight, bias, arithmetic)
     losses, normaliser = arithmetic.losses_and_normaliser(logits, chunk)
     total = losses.sum()
@@ -178,7 +178,7 @@ def _sum_of_chunk(
 
 
 def scaled(tensor: torch.Tensor, factor: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor times a factor, rounded once to a dtype."""
+    """Return a tensor times a factor, rounded once to ``dtype``."""
     return torch.mul(exact(tensor), factor, out=torch.empty_like(tensor, dtype=dtype))
 
 
@@ -188,7 +188,7 @@ def _finished(
     factor: torch.Tensor | float,
     dtypes: Iterable[torch.dtype],
 ) -> Iterator[torch.Tensor | None]:
-    """Yield the gradients times a factor, in the dtypes of their inputs."""
+    """Yield the gradients times a factor, in the dtypes of the inputs."""
     for each, dtype in zip(gradients, dtypes, strict=True):
         yield None if each is None else arithmetic.scaled(each, factor, dtype)
 
@@ -222,13 +222,13 @@ class _AllAtOnce(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *gradients, counted = ctx.saved_tensors
-        # If all tokens are ignored the loss is NaN and its gradient zero, as in torch.
+        # If all tokens are ignored, the loss is NaN and the gradients are zero, as in torch.
         factor = grads[0] / counted.clamp(min=1)
         return (*_finished(ctx.arithmetic, gradients, factor, ctx.dtypes), None, None, None)
 
 
 class _ByToken(torch.autograd.Function):
-    """The loss of each token; backward recomputes the logits."""
+    """The loss of each token. backward recomputes the logits."""
 
     @staticmethod
     def forward(
@@ -258,7 +258,7 @@ class _ByToken(torch.autograd.Function):
             rows = chunk.rows
             gradients.add(
                 hidden[rows],
-                # Not a variable, which would keep these logits alive next to the next chunk's.
+                # A variable would keep these logits alive during the next chunk.
                 ctx.arithmetic.gradient(
                     _logits(hidden[rows], weight, bias, ctx.arithmetic), normaliser[rows], grads[0][rows], chunk
                 ),

@@ -1,4 +1,4 @@
-"""Reference of linear_cross_entropy, in plain torch: cross_entropy's reference by chunks of tokens."""
+"""Reference of linear_cross_entropy, in plain torch: cross_entropy's reference on chunks of tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ARITHMETIC = Arithmetic(True, losses_and_normaliser, _gradient, scaled)
 
 
 def supports(call: LinearCrossEntropyCall) -> str:
-    """Return "": this supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 

@@ -1,6 +1,6 @@
 """linear_cross_entropy with the Triton kernels of cross_entropy between torch's matrix products.
 
-A chunk's logits are read once for the losses and once for their gradient, which overwrites them; without a bias they
+A chunk's logits are read once for the losses, and once for their gradient, which overwrites them. Without a bias, they
 stay in the dtype of the products.
 """
 
@@ -36,7 +36,7 @@ def _gradient_in_place(logits: torch.Tensor, normaliser: torch.Tensor, grad: tor
 
 
 def _scaled(tensor: torch.Tensor, factor: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor times a factor, in another dtype; torch's kernel for two dtypes takes three times as long."""
+    """Return a tensor times a factor, in another dtype. torch's kernel for two dtypes takes three times as long."""
     if isinstance(factor, float) or tensor.dtype == dtype or not tensor.is_contiguous():
         return scaled(tensor, factor, dtype)
     result = torch.empty_like(tensor, dtype=dtype)

@@ -11,8 +11,11 @@ from ascend_adapt.kernels.dispatch import Kernel
 from ascend_adapt.kernels.operation import KernelCall
 
 EXACT, FINITE, FINITE_ZEROED = "exact", "finite", "finite zeroed"
-"""Fill of masked-out scores, and result of fully masked rows: minus infinity, zeros; -10000, a uniform row; -10000,
-zeros in each row whose maximum is -10000. The finite ones are those of Megatron's extensions."""
+"""Fill of masked-out scores, and the result of fully masked rows.
+
+EXACT fills with minus infinity and returns zeros. FINITE fills with -10000 and returns a uniform row. FINITE_ZEROED
+fills with -10000 and returns zeros in each row whose maximum is -10000. Megatron's extensions use the finite fills.
+"""
 FILL = -10000.0
 
 
@@ -46,21 +49,21 @@ def masked_softmax(x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: 
         x: scores [B, N, Q, K], or with fewer leading axes; fp16, bf16, fp32 or fp64 (computed in fp64).
         masked_out: bool, broadcasts to ``x``; True = masked.
         scale: a number or a one-element tensor.
-        causal: mask the keys after each query, aligned to the last key.
+        causal: whether to mask the keys after each query, aligned to the last key.
 
     Returns:
-        Probabilities, in the shape and dtype of ``x``. Masked-out entries are exactly 0; a fully masked row is all
-        zeros, and so is its gradient.
+        Probabilities, in the shape and dtype of ``x``. Masked-out entries are exactly 0. A fully masked row and its
+        gradient are all zeros.
 
     Raises:
-        KernelArgumentError: a mask that is not bool, or shapes that do not match.
+        KernelArgumentError: the mask is not bool, or shapes do not match.
         BackendUnavailable: the requested backend does not support the call.
     """
     return masked_softmax_as(EXACT, x, masked_out=masked_out, scale=scale, causal=causal)
 
 
 def masked_softmax_as(fill: str, x: Any, *, masked_out: Any = None, scale: Any = 1.0, causal: bool = False) -> Any:
-    """Return masked_softmax with another ``fill``; ``causal`` is exact in each."""
+    """Return masked_softmax with this ``fill``. Keys that ``causal`` masks are exactly 0 with every fill."""
     return KERNEL(MaskedSoftmaxCall(x, masked_out, scale, bool(causal), fill if masked_out is not None else EXACT))
 
 

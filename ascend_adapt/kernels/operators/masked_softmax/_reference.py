@@ -9,7 +9,7 @@ from ascend_adapt.kernels.operators.masked_softmax import EXACT, FILL, FINITE_ZE
 
 
 def supports(call: MaskedSoftmaxCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 
@@ -32,6 +32,6 @@ def run(call: MaskedSoftmaxCall) -> torch.Tensor:
 
 
 def softmax(scores: torch.Tensor) -> torch.Tensor:
-    """Return the softmax of each row; a row of minus infinity gives zeros, and zero gradients."""
+    """Return the softmax of each row. A row of minus infinity gives zeros, and zero gradients."""
     nothing = (scores == float("-inf")).all(-1, keepdim=True)
     return scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)

@@ -1,7 +1,7 @@
-"""Masked softmax in Triton: each score is read once, each probability written once, and masked scores are not read.
+"""Masked softmax in Triton: each score is read once, each probability is written once, and masked scores are not read.
 
-Written so that it also compiles for Ascend: a 1-D grid of programs that loop over rows, rows wider than the on-chip
-memory in tiles, and no shared memory, barrier or atomic.
+The kernels also compile for Ascend: they use a 1-D grid of programs that loop over rows, tiles for rows wider than the
+on-chip memory, and no shared memory, barriers or atomics.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def supports(call: MaskedSoftmaxCall) -> str:
     if x.dim() > 4:
         return f"it takes at most four axes, the scores have {x.dim()}"
     if x.numel() == 0:
-        return "there are no scores"
+        return "x has no scores"
     if isinstance(call.scale, torch.Tensor) and (call.scale.device.type != "cpu" or call.scale.requires_grad):
         return "scale is a tensor on the device, or requires grad"
     return ""
@@ -53,7 +53,7 @@ class _MaskedSoftmax(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, call: MaskedSoftmaxCall) -> torch.Tensor:
         ctx.scale, ctx.causal = float(call.scale), call.causal
         probabilities = _forward(x.contiguous(), call.masked_out, ctx.scale, call.causal, call.fill)
-        # With a finite fill masked-out entries of a fully masked row have a probability, but no gradient.
+        # With a finite fill, masked-out entries of a fully masked row have a probability but no gradient.
         ctx.save_for_backward(probabilities, None if call.fill == EXACT else call.masked_out)
         return probabilities
 
@@ -73,7 +73,7 @@ def _cut(shape: torch.Size, device: str) -> tuple[int, tuple[int, ...], tuple[in
 
 
 def _mask(masked_out: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tensor | None, tuple[int, ...]]:
-    """Return a mask as the kernels read it, and its strides over [B, N, Q, K], 0 where it broadcasts."""
+    """Return a mask as uint8, and its strides over [B, N, Q, K], 0 where it broadcasts."""
     if masked_out is None:
         return None, (0, 0, 0, 0)
     wide = masked_out.expand((1,) * (4 - len(shape)) + shape)
@@ -100,7 +100,7 @@ def _gradient(grad: torch.Tensor, y: torch.Tensor, scale: float, causal: bool, m
 
 @triton.jit
 def _place(row, queries, heads, mask_b, mask_n, mask_q):
-    """Offset of each row's mask."""
+    """Return the offset of each row's mask."""
     query = row % queries
     head = (row // queries) % heads
     batch = row // (queries * heads)
@@ -110,7 +110,7 @@ def _place(row, queries, heads, mask_b, mask_n, mask_q):
 @triton.jit
 def _scores(x, mask, start, hides, column, seen, scale, mask_k,
             MASKED: tl.constexpr, FILL: tl.constexpr):  # fmt: skip
-    """Scaled scores; minus infinity, or the fill, where masked."""
+    """Return the scaled scores, with minus infinity or the fill where they are masked."""
     if MASKED:
         hidden = tl.load(mask + hides + column * mask_k, mask=seen, other=0) != 0
         if FILL == 0:
@@ -127,7 +127,7 @@ def _forward_kernel(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, FILL: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Softmax of ``rows`` rows of ``keys`` scores; a program's rows are the number of programs apart."""
+    """Compute the softmax of ``rows`` rows of ``keys`` scores. A program's rows are the number of programs apart."""
     tile = tl.arange(0, TILE)[None, :]
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)[:, None]
@@ -175,7 +175,7 @@ def _gradient_kernel(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the scores of ``rows`` rows; a program's rows are the number of programs apart."""
+    """Compute the gradient of the scores of ``rows`` rows. A program's rows are the number of programs apart."""
     tile = tl.arange(0, TILE)[None, :]
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)[:, None]

@@ -41,7 +41,7 @@ def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6) -> Any:
         eps: added to the mean square.
 
     Raises:
-        KernelArgumentError: shapes that do not match.
+        KernelArgumentError: shapes do not match.
         BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(RmsNormCall(x, weight, eps))

@@ -16,7 +16,7 @@ RMS_NORM = npu.Operator(
 def supports(call: RmsNormCall) -> str:
     """Return "" or the documented limit that the call exceeds."""
     if call.weight is None:
-        return "it needs a weight"
+        return "it requires a weight"
     if reason := npu.dtype_reason(call.x, call.weight):
         return reason
     in_range = call.x.dim() in limits.DIMENSIONS

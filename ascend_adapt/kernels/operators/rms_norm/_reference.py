@@ -8,7 +8,7 @@ from ascend_adapt.kernels.operators.rms_norm import RmsNormCall
 
 
 def supports(call: RmsNormCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 

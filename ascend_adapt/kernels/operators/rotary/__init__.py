@@ -24,11 +24,11 @@ class RotaryCall(KernelCall):
     key: Any = None
 
     def tensors(self) -> tuple[Any, ...]:
-        """Return x, and key if there is one."""
+        """Return x, and key if it is given."""
         return (self.x,) if self.key is None else (self.x, self.key)
 
     def each(self) -> Iterator[RotaryCall]:
-        """Yield the call of each tensor alone."""
+        """Yield a separate call for each tensor."""
         for tensor in self.tensors():
             yield replace(self, x=tensor, key=None)
 
@@ -44,15 +44,15 @@ class RotaryCall(KernelCall):
             check_together("x", x, key=self.key)
             if (self.key.dim(), self.key.shape[-1], self.key.dtype) != (x.dim(), x.shape[-1], x.dtype):
                 raise KernelArgumentError(
-                    f"key: is {list(self.key.shape)} {self.key.dtype}, x {list(x.shape)} {x.dtype}; expected one "
-                    "dtype, as many axes and the last of one size — rotate them separately"
+                    f"key: is {list(self.key.shape)} {self.key.dtype}, x {list(x.shape)} {x.dtype}, expected the same "
+                    "dtype, number of axes and last size — rotate them separately"
                 )
             for one in self.each():
                 one.check()
             return
         if cos.shape[-1] % 2 or not 2 <= cos.shape[-1] <= x.shape[-1]:
             raise KernelArgumentError(
-                f"cos: has shape {list(cos.shape)}, x {list(x.shape)}; expected an even last axis of at most "
+                f"cos: has shape {list(cos.shape)} for x {list(x.shape)}, expected an even last axis of at most "
                 f"{x.shape[-1]} — give one value for each rotated element"
             )
         fits = cos.dim() <= x.dim() and all(
@@ -60,7 +60,7 @@ class RotaryCall(KernelCall):
         )
         if not fits:
             raise KernelArgumentError(
-                f"cos: has shape {list(cos.shape)}, expected one that broadcasts to "
+                f"cos: has shape {list(cos.shape)}, expected a shape that broadcasts to "
                 f"{[*x.shape[:-1], cos.shape[-1]]} — reshape it"
             )
 
@@ -82,11 +82,13 @@ def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool = False, key: Any = 
         x: [..., D], such as [B, N, S, D] or [S, B, N, D].
         cos: broadcasts to [..., R], R even and at most D; the remaining D - R elements are unchanged.
         sin: in the shape of ``cos``.
-        interleaved: pairs are adjacent (2i, 2i + 1); otherwise (i, i + R / 2), as in GPT-NeoX and Llama.
-        key: rotated by the same angles in one kernel, with any number of heads; then the result is (x, key).
+        interleaved: whether pairs are adjacent, (2i, 2i + 1). Otherwise they are (i, i + R / 2), as in GPT-NeoX and
+            Llama.
+        key: a second tensor, with any number of heads, rotated by the same angles in one kernel. The result is then (x,
+            key).
 
     Raises:
-        KernelArgumentError: shapes that do not match.
+        KernelArgumentError: shapes do not match.
         BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(RotaryCall(x, cos, sin, interleaved, key))

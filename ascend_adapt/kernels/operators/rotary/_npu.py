@@ -30,7 +30,7 @@ def _unmet(call: RotaryCall) -> str:
     if call.x.dim() != 4:
         return f"x {list(call.x.shape)} does not have 4 axes"
     if call.cos.requires_grad or call.sin.requires_grad:
-        return "the gradients of cos and sin have different limits"
+        return "its gradients of cos and sin have stricter limits"
     found = f"x is {list(call.x.shape)}, cos is {list(call.cos.shape)}"
     batch, heads = _batch_and_heads(call)
     counts = (batch * heads,) if call.interleaved else (batch, heads)
@@ -44,7 +44,7 @@ def _unmet(call: RotaryCall) -> str:
 
 @functools.cache
 def _allowed_axes(mode: str) -> frozenset[tuple[int, ...]]:
-    """Return which of the first three axes of x cos may have, in any layout: 11SD, B1SD, BNSD; 1S1D, ..."""
+    """Return which of x's first three axes cos may have, over all layouts: 11SD, B1SD, BNSD, 1S1D, ..."""
     pairs = itertools.product(limits.LAYOUTS[4], limits.SPANS[4, mode])
     return frozenset(tuple(int(name in span) for name in layout[:-1]) for layout, span in pairs)
 
@@ -54,13 +54,13 @@ def _mode(call: RotaryCall) -> str:
 
 
 def _axes(call: RotaryCall) -> tuple[int, ...]:
-    """Return which of the first three axes of x are also in cos; an axis of size 1 counts as missing."""
+    """Return which of the first three axes of x cos has, where an axis of size 1 counts as missing."""
     shape = (1,) * (4 - call.cos.dim()) + tuple(call.cos.shape)
     return tuple(int(size > 1) for size in shape[:3])
 
 
 def _batch_and_heads(call: RotaryCall) -> tuple[int, int]:
-    """Return the two leading sizes of x other than that of positions: the axis that cos has, or the longest."""
+    """Return x's leading sizes except that of positions, which is the only axis of cos, or else the longest."""
     axes, sizes = _axes(call), call.x.shape[:3]
     positions = axes.index(1) if sum(axes) == 1 else list(sizes).index(max(sizes))
     batch, heads = (size for axis, size in enumerate(sizes) if axis != positions)
@@ -68,7 +68,7 @@ def _batch_and_heads(call: RotaryCall) -> tuple[int, int]:
 
 
 def run(call: RotaryCall) -> Any:
-    """Return the rotated tensor, or both."""
+    """Return the rotated x, or (x, key)."""
     return _one(call.x, call) if call.key is None else (_one(call.x, call), _one(call.key, call))
 
 

@@ -10,12 +10,12 @@ from ascend_adapt.kernels.operators.rotary import RotaryCall
 
 
 def supports(call: RotaryCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 
 def run(call: RotaryCall) -> Any:
-    """Return the rotated tensor, or both."""
+    """Return the rotated x, or (x, key)."""
     return _one(call.x, call) if call.key is None else (_one(call.x, call), _one(call.key, call))
 
 

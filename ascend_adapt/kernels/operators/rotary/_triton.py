@@ -1,7 +1,7 @@
 """Rotary embedding in Triton: x, with any strides, is read once and written once, including its unchanged part.
 
 The result has the memory layout of x. Queries and keys are usually views of a projection, [B, S, N, D] in memory, and
-attention and autograd copy what has another layout than they expect.
+attention and autograd copy tensors whose layout differs from the expected one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ascend_adapt.kernels.triton_launch import Launcher
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _WIDEST = 4096
 _ELEMENTS, _MOST_ELEMENTS = 2048, 4096
-"""Of a tile: as many if its positions allow it, and at most, where one position has many heads."""
+"""Elements of a tile: the usual number, and the maximum if one position has many heads."""
 
 
 def supports(call: RotaryCall) -> str:
@@ -37,7 +37,7 @@ def supports(call: RotaryCall) -> str:
 
 
 def run(call: RotaryCall) -> Any:
-    """Return the rotated tensor, or both."""
+    """Return the rotated x, or (x, key)."""
     return _Rotary.apply(call.x, call.key, call.cos, call.sin, call.interleaved)
 
 
@@ -62,7 +62,7 @@ class _Rotary(torch.autograd.Function):
 def _turned(
     tensors: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, *, back: bool
 ) -> list[torch.Tensor]:
-    """Return each tensor rotated, or with ``back`` rotated by the transposed matrices, [..., D], in its layout."""
+    """Return each tensor [..., D] rotated, in its layout; with ``back``, rotated by the transposed matrices."""
     tensors = [each if each.stride(-1) == 1 else each.contiguous() for each in tensors]
     if cos.stride(-1) != 1 or cos.stride() != sin.stride():
         cos, sin = cos.contiguous(), sin.contiguous()
@@ -70,7 +70,7 @@ def _turned(
     lead, pairs = (1,) * (4 - x.dim()), cos.shape[-1] // 2
     angles = lead + cos.expand(*x.shape[:-1], 2 * pairs).stride()
     strides = lead + x.stride()
-    # Heads, which share the angles of a position, are in one tile; neighbours in memory are in one program.
+    # A tile has the heads of a position, which share its angles. A program has neighbours in memory.
     heads = min(range(3), key=lambda axis: (angles[axis] != 0, strides[axis]))
     order = [*sorted({0, 1, 2} - {heads}, key=lambda axis: -strides[axis]), heads]
     shapes = [lead + each.shape for each in tensors]
@@ -106,7 +106,7 @@ def _turn_heads(
     INTERLEAVED: tl.constexpr, BACK: tl.constexpr, SHARED: tl.constexpr, HEADS: tl.constexpr,
     PAIRS: tl.constexpr, REST: tl.constexpr, PAIRS_TILE: tl.constexpr, REST_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Rotate the heads of some positions, whose places in memory are given, [positions, 1, 1]."""
+    """Rotate the heads of some positions, given their offsets in memory, [positions, 1, 1]."""
     pair = tl.arange(0, PAIRS_TILE)[None, None, :]
     if INTERLEAVED:
         one = 2 * pair
@@ -157,8 +157,8 @@ def _turn_kernel(
 ):  # fmt: skip
     """Rotate PAIRS pairs of every head of some positions (i, j), and copy the REST of a head after them.
 
-    ``SHARED``: all heads of a position have the same angles. PAIRS and REST are constants: else Triton would not know
-    that the rest starts at a multiple of a vector of a load.
+    ``SHARED``: all heads of a position have the same angles. PAIRS and REST are constants, so that Triton knows that
+        the rest is aligned for vectorized loads.
     """
     position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)[:, None, None]
     i = (position // middle).to(tl.int64)

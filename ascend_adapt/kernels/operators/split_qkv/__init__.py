@@ -1,4 +1,4 @@
-"""Queries, keys and values of a fused projection, as views; their gradients go to one tensor, with the bias's."""
+"""Queries, keys and values of a fused projection, as views. Backward writes their gradients into one tensor."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ class SplitQkvCall(KernelCall):
 
 
 def split_qkv(fused: Any, heads: int, groups: int, bias: Any = None) -> Any:
-    """Return the queries, keys and values of a fused projection, as views of it.
+    """Return the queries, keys and values of a fused projection, as views of ``fused``.
 
     Args:
-        fused: [B, S, (N + 2 G) D]; for each of G groups its N / G query heads, then its key and its value head.
+        fused: [B, S, (N + 2 G) D]. Each of G groups has N / G query heads, then a key head and a value head.
         heads: N, the number of query heads.
         groups: G, the number of key and value heads.
-        bias: [(N + 2 G) D], already added to ``fused``; it gets its gradient here. None: there is no bias, or
-            autograd sums its gradient elsewhere.
+        bias: [(N + 2 G) D], already added to ``fused``, whose gradient is computed here; or None, for no bias, or a
+            bias whose gradient autograd computes elsewhere.
 
     Returns:
         (q, k, v): [B, N, S, D] and twice [B, G, S, D].
 
     Raises:
-        KernelArgumentError: a width that does not match the heads.
+        KernelArgumentError: the width does not match the heads.
         BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(SplitQkvCall(fused, heads, groups, bias))

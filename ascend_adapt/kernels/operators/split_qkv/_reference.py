@@ -10,7 +10,7 @@ from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
 
 
 def supports(call: SplitQkvCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 

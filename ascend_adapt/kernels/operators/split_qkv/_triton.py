@@ -1,4 +1,4 @@
-"""split_qkv with a Triton backward: one kernel gathers the three gradients and sums the bias's."""
+"""split_qkv with a Triton backward: one kernel gathers the three gradients and sums the gradient of the bias."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _gather_kernel(
     SHARED: tl.constexpr, WIDE: tl.constexpr, SUMMED: tl.constexpr,
     PARTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One head of the fused gradient and every PARTS-th tile of tokens; SHARED query heads for a key head."""
+    """Gather one head of the fused gradient, for every PARTS-th tile of tokens. SHARED query heads share a key head."""
     head, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
     group, slot = (head // (SHARED + 2)).to(tl.int64), head % (SHARED + 2)
     if slot < SHARED:

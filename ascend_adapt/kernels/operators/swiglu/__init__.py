@@ -45,7 +45,7 @@ def swiglu(x: Any, bias: Any = None) -> Any:
         [..., H].
 
     Raises:
-        KernelArgumentError: an odd last axis, or shapes that do not match.
+        KernelArgumentError: the size of the last axis is odd, or shapes do not match.
         BackendUnavailable: the requested backend does not support the call.
     """
     return KERNEL(SwigluCall(x, bias))

@@ -14,7 +14,7 @@ SWIGLU = npu.Operator("npu_swiglu(Tensor self, int dim=-1) -> Tensor", ("self", 
 def supports(call: SwigluCall) -> str:
     """Return "" or the documented limit that the call exceeds."""
     if call.bias is not None:
-        return "it adds no bias"
+        return "it does not add a bias"
     if reason := npu.dtype_reason(call.x):
         return reason
     kept = call.x.dim() in limits.DIMENSIONS and call.x.numel() > 0
@@ -22,6 +22,6 @@ def supports(call: SwigluCall) -> str:
 
 
 def run(call: SwigluCall) -> torch.Tensor:
-    """Return the gated activation; the operator requires a contiguous input."""
+    """Return the gated activation. The operator requires a contiguous input."""
     result: torch.Tensor = SWIGLU(call.x.contiguous(), -1)
     return result

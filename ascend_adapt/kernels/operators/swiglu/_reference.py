@@ -8,12 +8,12 @@ from ascend_adapt.kernels.operators.swiglu import SwigluCall
 
 
 def supports(call: SwigluCall) -> str:
-    """Return "": the reference supports every call."""
+    """Return "", because the reference supports every call."""
     return ""
 
 
 def run(call: SwigluCall) -> torch.Tensor:
-    """Return the gated half."""
+    """Return the gated activation."""
     x = call.x.to(torch.promote_types(call.x.dtype, torch.float32))
     if call.bias is not None:
         x = x + call.bias

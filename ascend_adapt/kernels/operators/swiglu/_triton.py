@@ -1,4 +1,4 @@
-"""SwiGLU in Triton: both halves are read in place, and their gradients written to one tensor."""
+"""SwiGLU in Triton: both halves are read in place, and their gradients are written into one tensor."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def supports(call: SwigluCall) -> str:
 
 
 def run(call: SwigluCall) -> torch.Tensor:
-    """Return the gated half."""
+    """Return the gated activation."""
     result: torch.Tensor = _Swiglu.apply(call.x, call.bias)
     return result
 
 
 @functools.lru_cache(maxsize=256)
 def _cut(half: int) -> Tiles:
-    """Return tiles of at most 16 elements per thread: with more, the live values would not fit in registers."""
+    """Return tiles of at most 16 elements per thread. With more, the live values would not fit into registers."""
     cut = tiles(half, live=8, widest=4096)
     return replace(cut, warps=2 * cut.warps)
 
@@ -63,7 +63,7 @@ class _Swiglu(torch.autograd.Function):
         rows, cut = x.numel() // (2 * half), _cut(half)
         count, of_bias, summed = programs(rows, cut, x.device.type), None, ctx.needs_input_grad[1]
         if summed:
-            # Each program sums the bias's gradient over its rows; adding them in order keeps the result deterministic.
+            # Each program sums the gradient of the bias over its rows. Adding these sums in order is deterministic.
             count = min(count, 8 * multiprocessors(x.device))
             of_bias = torch.empty(count, 2 * half, dtype=torch.float32, device=x.device)
         _launch_gradient(
@@ -75,7 +75,7 @@ class _Swiglu(torch.autograd.Function):
 
 @triton.jit
 def _forward_kernel(x, bias, y, rows, half, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """The gated half of ``rows`` rows of 2 ``half`` elements, by tiles of columns."""
+    """Compute the gated half of ``rows`` rows of 2 ``half`` elements, in tiles of columns."""
     for at in range(0, half, TILE):
         column = at + tl.arange(0, TILE)[None, :]
         inside = column < half
@@ -99,7 +99,7 @@ def _gradient_kernel(
     grad, x, bias, dx, of_bias, rows, half,
     BIAS: tl.constexpr, SUMMED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of both halves, and its sum over this program's rows."""
+    """Compute the gradients of both halves, and their sums over this program's rows."""
     for at in range(0, half, TILE):
         column = at + tl.arange(0, TILE)[None, :]
         inside = column < half
