@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import json
 import os
 import re
@@ -13,14 +14,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ascend_adapt import completion as completions
-from ascend_adapt import interruption, standard_streams
+from ascend_adapt import interruption, probe, standard_streams, working_folder
 from ascend_adapt.completion import SHELLS
 from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
+
+# What a write to a full, limited or broken standard output raises.
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ascend-adapt` and return its exit code: 0 success, 1 failure, 2 wrong usage."""
     standard_streams.prepare()
+    try:
+        working_folder.check()
+    except SettingsError as error:
+        print(f"ascend-adapt: {error}", file=sys.stderr)
+        return 2
     try:
         try:
             with interruption.as_exception():
@@ -32,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 0
     except OSError as error:
-        if error.filename is not None:
+        if error.filename is not None or error.errno not in _WRITE_ERRORS:
             raise
         _drop_output()
         print(
@@ -57,7 +66,8 @@ def _run(arguments: list[str]) -> int:
         print(f"ascend-adapt {known.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingsError) else 1
     except KeyboardInterrupt as stopped:
-        print(f"ascend-adapt {known.command}: interrupted — nothing was changed, run it again", file=sys.stderr)
+        if probe.own_rank() is None:  # of a rank, such as of `eval --tp 2`, the command that started it reports it
+            print(f"ascend-adapt {known.command}: interrupted — nothing was changed, run it again", file=sys.stderr)
         return interruption.exit_code(stopped)
 
 

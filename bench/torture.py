@@ -23,6 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from upstream_runs import marked_page
+
 VICTIMS = ("rank", "agent", "guardian", "launcher", "grandchild")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 SIGNALS = (signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
@@ -149,8 +153,6 @@ def marked(number: int) -> list[int]:
 def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
     right = sum(run.code == run.wanted for run in runs)
     lines = [
-        "# Reliability: jobs whose processes are killed",
-        "",
         f"`{command}`, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, Linux, {os.cpu_count()} cores.",
         "",
         f"- exit code correct: {right}/{len(runs)}",
@@ -170,27 +172,14 @@ def report(runs: list[Run], touched: int, foreign: int, command: str) -> str:
         lines.append(
             f"| {victim} | {what.name} | {len(group)} | {group[0].wanted} | {correct} | {left} | {longest:.1f} s |"
         )
-    lines += [
-        "",
-        "Two ranks, each with a child in its own session. The launcher is killed at a random moment from "
-        f"{STARTED_S * 1000:.0f} ms to {LATEST_S:.0f} s after its start; other processes are killed at such a moment "
-        "after both ranks have started. "
-        "In one run of 20, rank 0 ignores SIGTERM; such a run ends after the grace period of 10 s. The agent is "
-        "torchrun's, in jobs `ascend-run torchrun ...`; its expected exit code is the one that torchrun alone returns. "
-        "A killed grandchild does not end the job: its script continues and succeeds.",
-        "",
-        "Not tested, and not guaranteed: if launcher and guardian are killed with SIGKILL at the same instant, ranks "
-        "die with the guardian, but processes that they started in other sessions stay.",
-        "",
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", type=Path, help="the file to write the table to")
+    parser.add_argument("--write", type=Path, help="the page whose table is renewed, between its marks")
     known = parser.parse_args()
     chance = random.Random(known.seed)
     foreign = [subprocess.Popen(["sleep", "100000"], start_new_session=number % 2 == 0) for number in range(10)]
@@ -210,9 +199,7 @@ def main() -> int:
     text = report(runs, touched, len(foreign), f"make torture RUNS={known.runs} SEED={known.seed}")
     print(text)
     if known.write is not None:
-        # Keep the section that torture_checkpoint.py writes.
-        _, heading, rest = known.write.read_text().partition("\n## ") if known.write.exists() else ("", "", "")
-        known.write.write_text(text + heading + rest)
+        marked_page.put(known.write, text, "make torture")
     return 0 if all(run.is_right for run in runs) and not touched else 1
 
 

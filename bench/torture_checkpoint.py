@@ -26,6 +26,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from native.small_models import config
+from upstream_runs import marked_page
 
 from ascend_adapt.config.train_config import Checkpoint
 from ascend_adapt.native.checkpoint.folder import CheckpointFolder
@@ -37,7 +38,6 @@ from ascend_adapt.native.step.trainer import Trainer
 
 RANKS = 2
 LATEST_S = 3.0
-HEADING = "## Checkpoints: a run killed while it saves"
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,6 @@ def report(lives: list[Life], seconds: float, command: str) -> str:
     right = sum(is_right(*pair) for pair in pairs)
     lost = [life.begun - after.loaded for life, after in pairs]
     out = [
-        HEADING,
-        "",
         f"`{command}`, {time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, torch {torch.__version__}, "
         f"Linux, {os.cpu_count()} cores, {seconds:.0f} s.",
         "",
@@ -182,25 +180,14 @@ def report(lives: list[Life], seconds: float, command: str) -> str:
     for left, count in kills.most_common():
         gone = sum(loss for loss, (life, _) in zip(lost, pairs, strict=True) if life.left == left)
         out.append(f"| {left} | {count} | {gone} |")
-    out += [
-        "",
-        "Two gloo ranks, ZeRO-1, `keep_last` 2, consecutive saves in one folder through all kills. A kill comes "
-        f"up to {LATEST_S:g} s after the first save has begun: both ranks at once, or the second up to 0.2 s after the "
-        "first. Every value in checkpoint N is N, so a mixture would be detected. The page cache survives such a kill; "
-        "a power cut was not tried (files and folders are fsynced before each rename).",
-        "",
-        "The time between two renames is too short for a random kill to hit. A test therefore ends a save before each "
-        "of its changes to the disk (`tests/native/test_checkpoints.py`).",
-        "",
-    ]
-    return "\n".join(out)
+    return "\n".join([*out, ""])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", type=Path, help="the file whose section on checkpoints is rewritten")
+    parser.add_argument("--write", type=Path, help="the page whose table is renewed, between its marks")
     known = parser.parse_args()
     chance, began = random.Random(known.seed), time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
@@ -214,8 +201,7 @@ def main() -> int:
     text = report(lives, time.monotonic() - began, f"make torture-checkpoint RUNS={known.runs} SEED={known.seed}")
     print(text)
     if known.write is not None:
-        before = known.write.read_text(encoding="utf-8").partition(HEADING)[0].rstrip()
-        known.write.write_text(f"{before}\n\n{text}", encoding="utf-8")
+        marked_page.put(known.write, text, "make torture-checkpoint")
     return 0 if all(is_right(*pair) for pair in zip(lives, lives[1:], strict=False)) else 1
 
 

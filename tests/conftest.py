@@ -118,7 +118,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     before = set(sys.modules)
     yield Site(tmp_path)
     ascend_adapt.disable()
-    unmap_cuda()  # a code base that a plugin names stays mapped: its patch is not reversible
     for name in set(sys.modules) - before:
         file = getattr(sys.modules[name], "__file__", None) or ""
         if file.startswith(str(tmp_path)) or not file:

@@ -57,6 +57,14 @@ def test_a_command_cleans_up_and_has_the_shells_exit_code(number, code):
     assert errors == "ascend-adapt kernels: interrupted — nothing was changed, run it again\n"
 
 
+def test_an_interrupted_rank_leaves_the_report_to_the_command_that_started_it():
+    of_a_rank = f"import os\nos.environ.update(RANK='1', ASCEND_ADAPT_RANK_PID=str(os.getpid()))\n{WAITING}"
+    with subprocess.Popen([sys.executable, "-c", of_a_rank], stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout.readline() == "began\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == ("cleaned up\n", "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_what_announces_the_end_of_a_job_does_not_end_a_command(number):
     with subprocess.Popen([sys.executable, "-c", WAITING.replace("60", "0.5")], stdout=-1, text=True) as process:

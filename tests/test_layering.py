@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
+    "ascend_adapt.switches": set(),
+    "ascend_adapt.working_folder": set(),
     "ascend_adapt.terminal": set(),
     "ascend_adapt.standard_streams": set(),
     "ascend_adapt.interruption": set(),
@@ -24,12 +26,17 @@ MAY_IMPORT = {
     "ascend_adapt.extensions": set(),
     "ascend_adapt.build_locks": {"ascend_adapt.probe"},
     "ascend_adapt.patches": {"ascend_adapt.probe"},
-    "ascend_adapt.alignment": set(),
+    "ascend_adapt.json_shapes": set(),
+    "ascend_adapt.alignment": {"ascend_adapt.json_shapes"},
     "ascend_adapt.npu_limits": set(),
-    "ascend_adapt.kernels": {"ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.terminal"},
+    "ascend_adapt.kernels": {
+        *("ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.switches", "ascend_adapt.terminal"),
+    },
     "ascend_adapt.data": {"ascend_adapt.interruption", "ascend_adapt.probe", "ascend_adapt.terminal"},
     "ascend_adapt.emulation": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
-    "ascend_adapt.runtime": {"ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe"},
+    "ascend_adapt.runtime": {
+        *("ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe", "ascend_adapt.switches"),
+    },
     "ascend_adapt.config": {"ascend_adapt.data.json_lines", "ascend_adapt.extensions"},
     "ascend_adapt.native": {
         "ascend_adapt.alignment.updates",
@@ -41,6 +48,7 @@ MAY_IMPORT = {
         "ascend_adapt.kernels",
         "ascend_adapt.probe",
         "ascend_adapt.standard_streams",
+        "ascend_adapt.switches",
     },
     "ascend_adapt.problems": {"ascend_adapt.bounded_yaml", "ascend_adapt.probe", "ascend_adapt.runtime"},
     "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.extensions", "ascend_adapt.config"},
@@ -89,6 +97,7 @@ MAY_IMPORT = {
         "ascend_adapt.runtime",
         "ascend_adapt.standard_streams",
         "ascend_adapt.terminal",
+        "ascend_adapt.working_folder",
     },
     "ascend_adapt.report": {
         "ascend_adapt",
@@ -122,6 +131,7 @@ MAY_IMPORT = {
         "ascend_adapt.runtime",
         "ascend_adapt.standard_streams",
         "ascend_adapt.terminal",
+        "ascend_adapt.working_folder",
     },
     "ascend_adapt.launch.request": {
         *("ascend_adapt", "ascend_adapt.alignment.selection", "ascend_adapt.emulation", "ascend_adapt.launch.cores"),

@@ -49,8 +49,9 @@ def test_a_name_that_is_not_utf8_is_printed(tmp_path):
     assert (job.returncode, "Traceback" in job.stderr) == (0, False), job.stderr
 
 
-def test_a_removed_working_folder_is_named(tmp_path):
-    command = f'mkdir gone && cd gone && rmdir ../gone && exec "$0" -m ascend_adapt.launch.cli {tmp_path}/s.py'
+@pytest.mark.parametrize(("name", "words"), [("ascend-run", "launch.cli {}/s.py"), ("ascend-adapt", "cli doctor")])
+def test_a_removed_working_folder_is_named(name, words, tmp_path):
+    command = f'mkdir gone && cd gone && rmdir ../gone && exec "$0" -m ascend_adapt.{words.format(tmp_path)}'
     (tmp_path / "s.py").write_text("")
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}
     job = subprocess.run(
@@ -58,5 +59,5 @@ def test_a_removed_working_folder_is_named(tmp_path):
     )
     assert (job.returncode, job.stderr) == (
         2,
-        "ascend-run: working folder: No such file or directory, expected an existing folder — cd to one\n",
+        f"{name}: working folder: No such file or directory, expected an existing folder — cd to one\n",
     )

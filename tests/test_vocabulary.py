@@ -34,11 +34,8 @@ def vocabulary() -> dict[str, str]:
 
 
 PHRASES = vocabulary()
-# Names that users may have in --disable, and a method of files.
-KEPT = re.compile(
-    r"(?:load_)?whole_checkpoints|whole_pretrained_checkpoints|unclipped_gradients_are_told|own_defaults_are_told"
-    r"|unused_configuration_is_told|\.tell\b"
-)
+# A method of files.
+KEPT = re.compile(r"\.tell\b")
 # In names words are joined by underscores or capitals; in text by blanks or a line's end.
 PATTERN = re.compile(
     r"(?<![A-Za-z])(?:" + "|".join(r"[\s_]+".join(phrase.split()) for phrase in PHRASES) + r")(?![a-z])",

@@ -15,9 +15,7 @@ from typing import Any
 
 import torch
 
-STATISTICS = ("norm", "sum", "min", "max", "nans", "larges")
-BUCKETS = 8
-WIDTH = len(STATISTICS) + BUCKETS * BUCKETS
+from ascend_adapt.alignment.values import BUCKETS, WIDTH
 
 _LARGE = 1e18
 """Squares of larger values overflow in fp32. They, and the largest value of a dtype, count as fill values."""

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ascend_adapt.alignment.digest import WIDTH, digest, digest_all, is_digestible, joined
+from ascend_adapt.alignment.digest import digest, digest_all, is_digestible, joined
 from ascend_adapt.alignment.shards import Shard
+from ascend_adapt.alignment.values import WIDTH
 
 _SMALL = 1 << 18
 """Maximum number of elements of a copied tensor. On larger tensors, kernels run longer than their launch takes."""

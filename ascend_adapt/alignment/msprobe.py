@@ -16,16 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt.alignment import recording
+from ascend_adapt.alignment import record_shapes, recording
 from ascend_adapt.alignment.recording import Recording, StepRecord
-from ascend_adapt.alignment.values import FIRST_BUCKET, LARGES, MAX, MIN, NANS, NORM, SUM
+from ascend_adapt.alignment.values import LARGES, MAX, MIN, NANS, NORM, SUM, WIDTH
 from ascend_adapt.errors import AlignmentError, one_line
 
 if TYPE_CHECKING:
     import numpy as np
 
 FORM = "msprobe"
-_WIDTH = FIRST_BUCKET + 64
 _MODULE = re.compile(r"(?:Module|Cell)\.(.+)\.([^.]+)\.(forward|backward|parameters_grad)(?:\.(\d+))?")
 
 
@@ -92,7 +91,7 @@ class _Step:
                 for own, value in data[name].items():
                     line = {"root": 0, "name": f"{match[1]}.{own}", "call": int(match[4] or 0)}
                     self.record.gradients += [{**line, **each} for each in self._entries(value, "")]
-        self.record.__dict__["digests"] = np.array(self._rows, dtype=np.float64).reshape(-1, _WIDTH)
+        self.record.__dict__["digests"] = np.array(self._rows, dtype=np.float64).reshape(-1, WIDTH)
 
     def _add_calls(self, around: str | None, parent: int | None, inside: dict[str | None, list[str]]) -> None:
         for name in inside.get(around, ()):
@@ -132,7 +131,9 @@ class _Step:
     def _row(self, tensor: dict[str, Any]) -> int:
         import numpy as np
 
-        numbers = np.full(_WIDTH, np.nan)
+        if faults := list(record_shapes.DUMPED_TENSOR(tensor, "")):
+            raise ValueError("; ".join(faults))
+        numbers = np.full(WIDTH, np.nan)
         norm, mean, low, high = statistics = [_number(tensor.get(name)) for name in ("Norm", "Mean", "Min", "Max")]
         is_float = tensor.get("Norm") is not None
         numbers[NANS] = sum(math.isnan(each) for each in statistics) if is_float else 0
@@ -158,7 +159,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 

@@ -2,7 +2,7 @@
 
     DIR/rank-0/run.json     facts about the run: versions, device, seed, tensor-parallel rank
     DIR/rank-0/steps.jsonl  one object per module, call, gradient, optimizer and step, in the order of the run
-    DIR/rank-0/step-1.npy   float32 [tensors, digest.WIDTH]: "row" in steps.jsonl is the index of a tensor's digest
+    DIR/rank-0/step-1.npy   float32 [tensors, values.WIDTH]: "row" in steps.jsonl is the index of a tensor's digest
     DIR/rank-0/inputs/      inputs that --record-inputs kept
 
 docs/alignment.md describes each kind of object.
@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import json
 import os
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascend_adapt.alignment import record_shapes
+from ascend_adapt.alignment.values import WIDTH
 from ascend_adapt.errors import AlignmentError, one_line
 
 if TYPE_CHECKING:
@@ -25,11 +28,12 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 RUN, STEPS = "run.json", "steps.jsonl"
+_MOST_FAULTS = 5
 
 
 def rank_folders(folder: Path) -> dict[int, Path]:
     """Return the folders of a recording by rank."""
-    found = {int(path.name[5:]): path for path in folder.glob("rank-*") if path.name[5:].isdigit()}
+    found = {int(path.name[5:]): path for path in folder.glob("rank-*") if path.name[5:].isdecimal()}
     return dict(sorted(found.items()))
 
 
@@ -57,6 +61,13 @@ class Writer:
             file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
 
 
+# What numpy raises for a damaged header, or for one whose array does not fit into memory.
+_DAMAGED_ARRAY = (
+    *(OSError, EOFError, MemoryError, OverflowError),
+    *(ValueError, TypeError, SyntaxError, tokenize.TokenError),
+)
+
+
 @dataclass
 class StepRecord:
     """The record of one step by one rank."""
@@ -68,6 +79,7 @@ class StepRecord:
     weights: list[dict[str, Any]] = field(default_factory=list)
     gradients: list[dict[str, Any]] = field(default_factory=list)
     optimizers: list[dict[str, Any]] = field(default_factory=list)
+    last_row: int = -1
 
     @cached_property
     def digests(self) -> np.ndarray:
@@ -78,7 +90,9 @@ class StepRecord:
         try:
             with path.open("rb") as file:  # np.load would also open a zip archive
                 loaded: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            if loaded.dtype != np.float32 or loaded.shape[1:] != (WIDTH,) or len(loaded) <= self.last_row:
+                raise ValueError(f"{loaded.dtype} {list(loaded.shape)} with rows up to {self.last_row} in {STEPS}")
+        except _DAMAGED_ARRAY as error:
             raise AlignmentError(
                 f"{path}: {one_line(error)}, expected the digests of step {self.number} — record again"
             ) from error
@@ -116,31 +130,49 @@ def read(folder: Path) -> dict[int, Recording]:
 
 
 def _read_rank(path: Path) -> Recording:
+    file = path / RUN
     try:
-        facts = json.loads((path / RUN).read_text())
-        if facts["format"] != FORMAT:
-            raise ValueError(f"format {facts['format']}")
-        found = Recording(path, facts)
-        for line in _lines(path / STEPS):
-            _KINDS[line["kind"]](found, line)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        facts = json.loads(file.read_text())
+        faults = list(record_shapes.RUN(facts, ""))
+        if not faults and facts["format"] != FORMAT:
+            faults = [f"format {facts['format']}"]
+        found = Recording(path, {} if faults else facts)
+        if not faults:
+            file = path / STEPS
+            faults = list(_read_lines(file, found))
+    except (OSError, ValueError, RecursionError) as error:
+        faults = [one_line(error)]
+    if faults:
+        more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         raise AlignmentError(
-            f"{path}: {one_line(error)}, expected a recording of format {FORMAT} — record again with this version"
-        ) from error
+            f"{file}: {'; '.join(faults[:_MOST_FAULTS])}{more}, expected a recording of format {FORMAT} — "
+            "record again with this version"
+        )
     return found
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path, found: Recording) -> Iterator[str]:
+    """Add the lines of a file to a recording, and yield the faults of those that are not valid."""
     if not path.exists():  # no step was recorded
         return
     with path.open() as file:
-        for line in file:
-            if line.endswith("\n"):  # the last line may be truncated, if the process was killed
-                yield json.loads(line)
+        for number, text in enumerate(file, 1):
+            if not text.endswith("\n"):  # the last line may be truncated, if the process was killed
+                continue
+            try:
+                line = json.loads(text)
+                faults = list(record_shapes.line(line, ""))
+            except (ValueError, RecursionError) as error:
+                faults = [one_line(error)]
+            yield from (f"line {number}: {fault}" for fault in faults)
+            if not faults:
+                _KINDS[line["kind"]](found, line)
 
 
 def _step(found: Recording, line: dict[str, Any]) -> StepRecord:
-    return found.steps.setdefault(line["step"], StepRecord(line["step"], found.path))
+    step = found.steps.setdefault(line["step"], StepRecord(line["step"], found.path))
+    step.last_row = max(step.last_row, record_shapes.last_row(line))
+    return step
 
 
 _KINDS: dict[str, Any] = {

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 NORM, SUM, MIN, MAX, NANS, LARGES = range(6)
-FIRST_BUCKET = 6
+FIRST_BUCKET, BUCKETS = 6, 8
+WIDTH = FIRST_BUCKET + BUCKETS * BUCKETS
+"""Numbers of a digest."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,15 @@ def distance(one: Value, other: Value) -> float:
     a, b = one.numbers, other.numbers
     if a[NANS] != b[NANS] or a[LARGES] != b[LARGES]:
         return math.inf
-    estimates = [
-        float(np.linalg.norm(a[FIRST_BUCKET:] - b[FIRST_BUCKET:])),  # NaN for msprobe, whose dumps have statistics only
-        abs(float(a[NORM] - b[NORM])),  # this and the following are lower bounds of the distance
-        abs(float(a[SUM] - b[SUM])) / math.sqrt(max(1, one.count)),
-        abs(float(a[MIN] - b[MIN])),
-        abs(float(a[MAX] - b[MAX])),
-    ]
+    with np.errstate(invalid="ignore"):  # Inf - Inf is NaN, and skipped like the sketch that msprobe does not keep
+        apart = a - b
+        estimates = [
+            float(np.linalg.norm(apart[FIRST_BUCKET:])),
+            abs(float(apart[NORM])),  # this and the following are lower bounds of the distance
+            abs(float(apart[SUM])) / math.sqrt(max(1, one.count)),
+            abs(float(apart[MIN])),
+            abs(float(apart[MAX])),
+        ]
     return max((each for each in estimates if not math.isnan(each)), default=0.0)
 
 

@@ -126,7 +126,7 @@ def of_run(run_dir: Path) -> Report:
     files = [path for path in run_dir.glob("adapt-status.*.json") if path.suffixes[0][1:].isdecimal()]
     files.sort(key=lambda path: int(path.suffixes[0][1:]))
     job = _job(run_dir)
-    failure, unreached = _failure(run_dir, job), [str(text) for text in job.get("unreached", ())]
+    failure, unreached = _failure(run_dir, job.get("failure", [])), job.get("unreached", [])
     if not files and (unreached or failure):
         return Report(f"no status: no rank of {run_dir} was reached", (), tuple(unreached), failure=failure)
     if not files:
@@ -173,21 +173,27 @@ def _with_reason(difference: agreement.Difference, outcomes: tuple[Outcome, ...]
     return f"{difference} (rank {difference.rank}: {reasons[0]})" if reasons else str(difference)
 
 
-def _failure(run_dir: Path, job: Mapping[str, Any]) -> tuple[str, ...]:
+def _failure(run_dir: Path, lines: Sequence[str]) -> tuple[str, ...]:
     """Return the launcher's lines about the failure of a job. Without a known cause, add where to look next."""
-    lines = [str(text) for text in job.get("failure", ())]
-    if lines and not any(line.startswith("next step: ") for line in lines):
-        lines.append(f"next step: `ascend-adapt explain {run_dir}` prints the last exception of each rank's log")
-    return tuple(lines)
+    if not lines or any(line.startswith("next step: ") for line in lines):
+        return tuple(lines)
+    return (*lines, f"next step: `ascend-adapt explain {run_dir}` prints the last exception of each rank's log")
 
 
-def _job(run_dir: Path) -> dict[str, Any]:
-    """Return the contents of the launcher's job file, or {}."""
+def _job(run_dir: Path) -> dict[str, list[str]]:
+    """Return the failure and the unreached processes in the launcher's job file; {} if there is none.
+
+    Raises:
+        NoStatus: it is damaged.
+    """
+    file = run_dir / "job.json"
     try:
-        job = json.loads((run_dir / "job.json").read_text())
-    except (OSError, ValueError, RecursionError):
+        job = json.loads(file.read_text())
+        return {name: [str(text) for text in job.get(name, ())] for name in ("failure", "unreached")}
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    return job if isinstance(job, dict) else {}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise NoStatus(f"{file}: is not a job file ({error}) — remove it") from error
 
 
 def _outcome(data: dict[str, Any]) -> Outcome:

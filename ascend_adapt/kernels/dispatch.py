@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ascend_adapt import switches
 from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import built_in, measurement, requests, tracing, verification
 from ascend_adapt.kernels.operation import Backend, Choice, Implementation, KernelCall, Operation
@@ -260,7 +261,7 @@ _torch_only_warns._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _must_repeat() -> bool:
-    return os.environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0"
+    return switches.is_on(os.environ, "ASCEND_ADAPT_DETERMINISTIC")
 
 
 def _unfit(backend: Backend, call: KernelCall) -> str:

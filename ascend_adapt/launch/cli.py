@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ascend_adapt import standard_streams
+from ascend_adapt import standard_streams, working_folder
 from ascend_adapt.errors import AdaptError, SettingsError
 from ascend_adapt.launch import request as requests
 from ascend_adapt.launch.jobs import checks
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     standard_streams.prepare()
     signals.outlive_passed()
     try:
-        checks.check_working_folder()
+        working_folder.check()
         request = requests.parse(arguments)
         if request.fit:
             from ascend_adapt.launch.fit import search

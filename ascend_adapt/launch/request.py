@@ -130,10 +130,12 @@ def parse(argv: Sequence[str]) -> Request:
         if {"-h", "--help"} & set(command):
             print(help_text.of_dialect(known.native), end="")
             parser.exit()
-        # The only option of ascend-run that is accepted among a dialect's arguments.
-        words = [word for word in command if word != "--dry-run"]
-        inner = (*_inside(options), *words)
-        known.dry_run, known.module, command = known.dry_run or words != command, True, [NATIVE, *words]
+        if "--dry-run" in command:
+            # The only options of ascend-run that are accepted among a dialect's arguments.
+            known.dry_run, known.json = True, known.json or "--json" in command
+            command = [word for word in command if word not in ("--dry-run", "--json")]
+        inner = (*_inside(options), *command)
+        known.module, command = True, [NATIVE, *command]
     if not command:
         parser.error("no script: expected script.py, -m package.module or a command after the options")
     target, arguments = command[0], tuple(command[1:])

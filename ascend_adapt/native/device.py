@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt import probe
+from ascend_adapt import probe, switches
 from ascend_adapt.errors import SettingsError, TrainingError
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
@@ -69,7 +69,7 @@ def set_deterministic(environ: MutableMapping[str, str]) -> None:
 
     The variable for cuBLAS is also set here, for runs that set ASCEND_ADAPT_DETERMINISTIC without ascend-run.
     """
-    if environ.get("ASCEND_ADAPT_DETERMINISTIC", "0") != "0":
+    if switches.is_on(environ, "ASCEND_ADAPT_DETERMINISTIC"):
         # Not warn_only: flash attention's gradients would not be deterministic.
         torch.use_deterministic_algorithms(True)
         # Without this variable torch raises an error at every matrix product on a GPU.

@@ -14,6 +14,8 @@ from ascend_adapt.problems.problem import Problem
 
 _BEFORE, _AFTER = 120, 40
 _LONGEST_LINE = 240
+_NEVER_CALLERS = ("", "torch", "torch_npu")
+"""Packages whose frames lie between the calling code and what fails; "" is Python itself."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
     if not matches:
         return None
     index, offset, groups = min(matches, key=lambda one: one[0])
-    frames = log.frames(index)
+    frames = [one for one in log.frames(index) if not one.is_import_hook]
     groups |= _packages(frames, groups, facts)
     lines = {place for place, _, _ in matches}
     return Found(
@@ -131,9 +133,9 @@ def last_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 def _packages(frames: Sequence[Frame], groups: dict[str, str], facts: Facts) -> dict[str, str]:
     """Return the values of placeholders: the package that failed, and that of a named module, with versions."""
     words = {}
-    last = next((one.package for one in reversed(frames) if one.package not in ("", "torch", "torch_npu")), "")
-    if last:
-        words["caller"] = _with_version(last, facts)
+    callers = [one for one in frames if not one.is_package or one.package not in _NEVER_CALLERS]
+    if callers and callers[-1].package:
+        words["caller"] = _with_version(callers[-1].package, facts)
     if module := groups.get("module"):
         words["package"] = _with_version(module.partition(".")[0], facts)
     return words

@@ -25,6 +25,9 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)|^[│|]\s+(/\S+\.
 _PACKAGES = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen|/(?:torch|ascend_adapt/\w+|_ray_pkg_\w+)/"
 )
+# Import finders and loaders: Python's own, wrapt's and ours, between an import statement and its error.
+_IMPORT_HOOK = re.compile(r"^<frozen importlib|/(?:wrapt/importer|ascend_adapt/.+|without_cuda/programs)\.py$")
+_OF_A_HOOK = re.compile(r"(?:_self)?_?(?:find_spec|(?:exec|create|load)_module)|_found_by_others")
 _INSTALLED = re.compile(r"(?:site|dist)-packages/([\w.-]+?)(?:/|\.py)")
 # The end of ascend_adapt's line about a package that cannot be imported, such as torch_npu without CANN.
 _HANDLED = "treated as not installed"
@@ -45,6 +48,12 @@ class Frame:
     def is_package(self) -> bool:
         """Whether the file belongs to an installed package or to Python."""
         return bool(_PACKAGES.search(self.file))
+
+    @property
+    def is_import_hook(self) -> bool:
+        """Whether it is of an import finder or loader, which runs for the code that imports."""
+        found = _IMPORT_HOOK.search(self.file)
+        return found is not None and (found[0].startswith("<") or bool(_OF_A_HOOK.fullmatch(self.function)))
 
     @property
     def package(self) -> str:

@@ -247,11 +247,18 @@ def _read_findings(folder: Path, run: Run) -> None:
     run.known_problems = list(map(str, data.get("known_problems") or ()))
 
 
+def _time_of_failure(data: Mapping[str, Any]) -> int:
+    """Return the wall clock's time of a failure record, 0 if it has none."""
+    at = data.get("at")
+    time_ns = at.get("wall_ns") if isinstance(at, dict) else None
+    return time_ns if isinstance(time_ns, int) else 0
+
+
 def _read_problems(path: Path, run: Run) -> None:
     """Read the failure records of ranks, and the known problems and last exceptions in the logs."""
     if path.is_dir():
         recorded = [_json(record) for record in path.glob("failures/*.json")]
-        for data in sorted(recorded, key=lambda one: str(one.get("time_ns"))):
+        for data in sorted(recorded, key=_time_of_failure):
             place = f"rank {data.get('rank', '?')} on {data.get('host', '?')}"
             run.problems.append(Problem(place, str(data.get("error", "")), details=str(data.get("traceback", ""))))
         if run.state == FINISHED and not run.problems:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ascend_adapt import switches
 from ascend_adapt.errors import SettingsError
 
 PREFIX = "ASCEND_ADAPT"
 DEVICES = ("npu", "cuda", "cpu")
 NUMERICS = ("upstream", "exact")
 CUDA_CODE = ("auto", "script", "all", "off")
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+SWITCHES = ("STRICT", "DETERMINISTIC", "STEP_GRAPH")
+VARIABLES = (
+    *("DEVICE", "DISABLE", "PLUGINS", "ALLOW_DRIFT", "CUDA_CODE", "KERNELS", "NUMERICS", "CACHE"),
+    *("EMULATED_CANN", "EMULATED_MEMORY", "TORCH_NPU_WHEEL"),
+    *SWITCHES,
+)
+"""Names, after the prefix, of the variables that users set."""
+# Of the variables that only this package sets, none is so similar to one of these.
+_MISSPELLED = 0.82
 
 
 @dataclass(frozen=True)
@@ -31,8 +41,7 @@ class Settings:
 
 def is_off(environ: Mapping[str, str]) -> bool:
     """Return whether the kill switch ASCEND_ADAPT=0 is set."""
-    text = environ.get(PREFIX)
-    return text not in (None, "") and not _flag(PREFIX, str(text))
+    return not switches.is_on(environ, PREFIX, default=True)
 
 
 def resolve(
@@ -48,7 +57,7 @@ def resolve(
     """Return the settings from the arguments, else from the environment.
 
     Raises:
-        SettingsError: a value is invalid.
+        SettingsError: a value is invalid, or the name of a variable is misspelled.
     """
 
     def variable(name: str) -> str | None:
@@ -57,8 +66,11 @@ def resolve(
     def words(name: str) -> tuple[str, ...]:
         return tuple(word.strip() for word in (variable(name) or "").split(",") if word.strip())
 
-    if strict is None and (text := variable("STRICT")) is not None:
-        strict = _flag(f"{PREFIX}_STRICT", text)
+    _check_names(environ)
+    for name in SWITCHES:
+        switches.is_on(environ, f"{PREFIX}_{name}")
+    if strict is None and variable("STRICT") is not None:
+        strict = switches.is_on(environ, f"{PREFIX}_STRICT")
     device = device or variable("DEVICE") or None
     if device not in (None, "auto", *DEVICES):
         raise SettingsError(
@@ -104,9 +116,14 @@ def _list(argument: str, value: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _flag(name: str, text: str) -> bool:
-    if text.strip().lower() in _TRUE:
-        return True
-    if text.strip().lower() in _FALSE:
-        return False
-    raise SettingsError(f"{name}={text!r}: expected 1 or 0 — correct it or unset it")
+def _check_names(environ: Mapping[str, str]) -> None:
+    """Raise an error for variables that are probably misspelled: they would be ignored without a word."""
+    wrong = []
+    for name in environ:
+        rest = name.removeprefix(f"{PREFIX}_")
+        if rest == name or rest in VARIABLES:
+            continue
+        if close := difflib.get_close_matches(rest, VARIABLES, 1, _MISSPELLED):
+            wrong.append(f"{name}: there is no such setting — did you mean {PREFIX}_{close[0]}?")
+    if wrong:
+        raise SettingsError("\n".join(wrong))

@@ -98,6 +98,29 @@ def compared(*, tiny: bool) -> Iterator[Compared]:
     )
 
 
+def _complete_the_interpreter() -> None:
+    """Let Triton's interpreter run Liger's kernels, which call ``eps.to`` and libdevice's ``rsqrt``.
+
+    A compiled kernel gets a float as a scalar tensor, and the functions of libdevice have no body in Python.
+    """
+    import numpy as np
+    import triton.language as tl
+    from triton.language.extra import libdevice
+    from triton.language.extra.cuda import libdevice as of_cuda
+    from triton.runtime import interpreter
+
+    libdevice.rsqrt = of_cuda.rsqrt = lambda x: 1.0 / tl.sqrt(x)
+    convert = interpreter._implicit_cvt
+
+    def with_floats(argument: Any) -> Any:
+        if not isinstance(argument, float):
+            return convert(argument)
+        handle = interpreter.TensorHandle(np.array([argument], dtype=np.float32), tl.float32)
+        return tl.tensor(handle, tl.float32)
+
+    interpreter._implicit_cvt = with_floats
+
+
 def main() -> None:
     """Compare every kernel."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -106,6 +129,7 @@ def main() -> None:
     if tiny:
         os.environ["TRITON_INTERPRET"] = "1"
         sys.path.insert(0, str(PACKAGES))
+        _complete_the_interpreter()
     every = list(compared(tiny=tiny))
     report(f"liger-kernel {importlib.metadata.version('liger_kernel')}", every)
 

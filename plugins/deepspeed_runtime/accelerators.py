@@ -254,7 +254,7 @@ def _npu_methods() -> dict[str, Any]:
 
 @wrap(
     "deepspeed.accelerator.cpu_accelerator:CPU_Accelerator.Stream",
-    name="streams_of_the_host",
+    name="cpu_streams",
     requires="deepspeed>=0.14.1",
     devices="cpu",
     why="DeepSpeed's CPU accelerator has no streams, so activation checkpointing (up to 0.19.5) and ZeRO-3 with "
@@ -263,7 +263,7 @@ def _npu_methods() -> dict[str, Any]:
     without="crash",
     symptom=Symptom(reason="the fault is in the callers; before 0.14.1 the accelerator for CPUs is ours"),
 )
-def streams_of_the_host(call: Call) -> Any:
+def cpu_streams(call: Call) -> Any:
     """Return a stream class whose work is always complete."""
     return HostStream
 

@@ -17,7 +17,7 @@ ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 
 @wrap(
     "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckpointEngine.load",
-    name="load_whole_checkpoints",
+    name="load_full_checkpoints",
     requires=("deepspeed>=0.7,<0.16", "torch>=2.6"),
     why="torch 2.6 only reads weights by default, and refuses DeepSpeed's own classes in its checkpoints",
     until="support for DeepSpeed 0.15 ends",
@@ -32,7 +32,7 @@ def load_checkpoint_file(call: Call) -> Any:
 
 @wrap(
     "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckpointEngine.load",
-    name="restricted_checkpoints",
+    name="restricted_unpickling",
     requires=("deepspeed>=0.16", "torch>=2.6"),
     why="these releases unpickle any class in a checkpoint, and cannot load their own checkpoints under "
     "torch's TORCH_FORCE_WEIGHTS_ONLY_LOAD=1",
@@ -54,7 +54,7 @@ def load_restricted(call: Call) -> Any:
     without="crash",
     symptom=Symptom(reason="the fault is a missing check for the files, which 0.7.4 has"),
 )
-def states_not_asked_for(call: Call) -> Any:
+def skip_optimizer_states(call: Call) -> Any:
     """Return False if no optimizer file exists; the engine then copies its fp32 weights from the model.
 
     ZeRO-3 keeps its weights in these files, so it cannot continue without them.
@@ -83,7 +83,7 @@ def states_not_asked_for(call: Call) -> Any:
         at=f"{ENGINE}._load_checkpoint",
     ),
 )
-def fp32_weights_follow(call: Call) -> Any:
+def refresh_master_weights(call: Call) -> Any:
     """Copy the master weights from the model if weights were loaded but no optimizer states.
 
     If states were requested, a warning is logged. ZeRO-3 is not changed: its weights are in the optimizer files.
@@ -134,7 +134,7 @@ def _calls_of(owner: Any, name: str) -> Iterator[list[bool]]:
     without="crash",
     symptom=Symptom("has_zero_optimizer_state = self.zero_optimization()", at=f"{ENGINE}._load_checkpoint"),
 )
-def bf16_states_of_each_rank(call: Call) -> Any:
+def bf16_optimizer_states_per_rank(call: Call) -> Any:
     """Read the states of a BF16_Optimizer from ZeRO's files, as DeepSpeed did up to 0.17.5."""
     with _as_zero(call.instance):
         return call.proceed()
@@ -148,7 +148,7 @@ def bf16_states_of_each_rank(call: Call) -> Any:
     without="crash",
     symptom=Symptom("zero_optimizer_state = self.zero_optimization()", at=f"{ENGINE}._save_checkpoint"),
 )
-def bf16_shapes_are_saved(call: Call) -> Any:
+def save_bf16_param_shapes(call: Call) -> Any:
     """Save the parameter shapes of a BF16_Optimizer as for ZeRO, as DeepSpeed did up to 0.18.4."""
     with _as_zero(call.instance):
         return call.proceed()
@@ -166,7 +166,7 @@ INFORMATION = "universal_checkpoint_info"
     without="crash",
     symptom=Symptom("dict(universal_checkpoint_info)"),
 )
-def information_of_megatron(call: Call) -> Any:
+def megatron_universal_checkpoint_info(call: Call) -> Any:
     """Save the universal_checkpoint_info that the caller passes, if the model has a method of that name."""
     model = call.instance.module
     if not callable(getattr(model, INFORMATION, None)):
@@ -188,7 +188,7 @@ def information_of_megatron(call: Call) -> Any:
     without="crash",
     symptom=Symptom("os.environ[CROSS_SIZE]"),
 )
-def machines_of_checkpoint_writers(call: Call) -> Any:
+def checkpoint_writer_hosts(call: Call) -> Any:
     """Set both variables from those of torchrun and ascend-run."""
     values = [os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")]
     if all(word.isdecimal() for word in values):

@@ -19,7 +19,7 @@ logger = logging.getLogger("ascend_adapt")
     without="crash",
     symptom=Symptom(reason="the fault is in the callers"),
 )
-def backend_of_the_device(call: Call) -> Any:
+def communication_backend(call: Call) -> Any:
     """Use the accelerator's backend if 'nccl' is requested."""
     from deepspeed.accelerator import get_accelerator
 
@@ -39,7 +39,7 @@ def backend_of_the_device(call: Call) -> Any:
     without="crash",
     symptom=Symptom("'torch.{}.FloatTensor'.format(device_type)"),
 )
-def gradients_by_type(tensors: list[Any]) -> list[tuple[str, list[Any]]]:
+def bucket_gradients_by_dtype(tensors: list[Any]) -> list[tuple[str, list[Any]]]:
     """Return (type, gradients) for each type: half, float, double, bfloat16, sparse, then others."""
     order = ["torch.HalfTensor", "torch.FloatTensor", "torch.DoubleTensor", "torch.BFloat16Tensor"]
     types = sorted({t.type() for t in tensors}, key=lambda kind: order.index(kind) if kind in order else len(order))
@@ -56,7 +56,7 @@ def gradients_by_type(tensors: list[Any]) -> list[tuple[str, list[Any]]]:
     without="wrong numbers",
     symptom=Symptom("'torch.{}.FloatTensor'.format(device_type)"),
 )
-def zero_gradients_by_type(tensors: list[Any]) -> list[list[Any]]:
+def zero_bucket_gradients_by_dtype(tensors: list[Any]) -> list[list[Any]]:
     """Return the tensors grouped by type, in order of first occurrence."""
     types = dict.fromkeys(t.type() for t in tensors)
     return [[t for t in tensors if t.type() == kind] for kind in types]
@@ -72,7 +72,7 @@ def zero_gradients_by_type(tensors: list[Any]) -> list[list[Any]]:
     without="crash",
     symptom=Symptom(reason="the fault is in the passed buffer, which DeepSpeed 0.13 flattens from copies"),
 )
-def gathered_without_gradient(call: Call) -> Any:
+def all_gather_without_grad(call: Call) -> Any:
     """Gather the updated weights outside autograd."""
     import torch
 

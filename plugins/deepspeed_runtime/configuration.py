@@ -17,7 +17,7 @@ from ascend_adapt import Call, Patch, Symptom, wrap
     without="crash",
     symptom=Symptom("hasattr(args, 'deepspeed_config') and args.deepspeed_config is not None"),
 )
-def one_configuration(call: Call) -> Any:
+def single_config_argument(call: Call) -> Any:
     """Drop the second configuration if it equals the first; if they differ, DeepSpeed raises."""
     first = getattr(call["args"], "deepspeed_config", None)
     given = [name for name in ("config", "config_params") if call[name] is not None]
@@ -50,7 +50,7 @@ def _without_repeated_name(section: str, reader: str, spellings: tuple[str, ...]
 
     @wrap(
         f"deepspeed.runtime.precision_config:{reader}",
-        name=f"{section}_says_{section}",
+        name=f"drop_{section}_type_key",
         requires="deepspeed>=0.17.1",
         why="sections of GPT-NeoX's configurations (20B.yml) have their name as a key, too; DeepSpeed 0.17.1 refuses "
         "that",
@@ -68,8 +68,8 @@ def _without_repeated_name(section: str, reader: str, spellings: tuple[str, ...]
     return read
 
 
-fp16_says_fp16 = _without_repeated_name("fp16", "get_float16_config", ("fp16",))
-bf16_says_bf16 = _without_repeated_name("bf16", "get_bfloat16_config", ("bf16", "bfloat16"), _OF_A_LOSS_SCALE)
+drop_fp16_type_key = _without_repeated_name("fp16", "get_float16_config", ("fp16",))
+drop_bf16_type_key = _without_repeated_name("bf16", "get_bfloat16_config", ("bf16", "bfloat16"), _OF_A_LOSS_SCALE)
 
 
 def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tuple[str, ...]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _unrepeated(section: dict[str, Any], own_names: tuple[str, ...], without: tu
     without="crash",
     symptom=Symptom("key in param_dict"),
 )
-def removed_features_switched_off(call: Call) -> Any:
+def allow_disabled_removed_features(call: Call) -> Any:
     """Only reject removed features that are enabled."""
     call["param_dict"] = _switched_on(call["param_dict"])
     return call.proceed()

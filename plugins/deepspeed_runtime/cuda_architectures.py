@@ -21,7 +21,7 @@ _VARIABLE = "TORCH_CUDA_ARCH_LIST"
     without="crash",
     symptom=Symptom("sorted(ccs, key=lambda cc: tuple(int(part.split('+')[0]) for part in cc.split('.')))"),
 )
-def architectures_in_numbers(call: Call) -> Any:
+def numeric_cuda_architectures(call: Call) -> Any:
     """Drop suffixes, whose instructions no DeepSpeed kernel uses; replace names by the devices' capabilities."""
     listed = getattr(call.instance, "_jit_arch_list", None) or os.environ.get(_VARIABLE, "")
     numbers = in_numbers(listed)

@@ -23,7 +23,7 @@ _REPORT_EVERY_S = 60.0
     without="slower",
     symptom=_NOT_JUDGED,
 )
-def builds_are_announced(call: Call) -> Any:
+def log_extension_builds(call: Call) -> Any:
     """Log which extension is compiled, where and for how long; load a cached extension silently."""
     folder = Path(call["build_directory"])
     if any(folder.glob(f"{call['name']}*.so")):
@@ -48,7 +48,7 @@ def builds_are_announced(call: Call) -> Any:
     without="crash",
     symptom=_NOT_JUDGED,
 )
-def left_locks_are_taken(call: Call) -> Any:
+def remove_stale_build_locks(call: Call) -> Any:
     """Remove the lock of a process that has ended, and write the owner into a new lock."""
     lock = Path(call.instance.lock_file_path)
     if not call.proceed():
@@ -70,7 +70,7 @@ def left_locks_are_taken(call: Call) -> Any:
     without="crash",
     symptom=_NOT_JUDGED,
 )
-def waits_end_with_the_builder(call: Call) -> Any:
+def wait_for_running_build(call: Call) -> Any:
     """Wait while the building process is alive; log it every minute.
 
     Raises:

@@ -17,7 +17,7 @@ from ascend_adapt import Symptom, replace
     without="slower",
     symptom=Symptom("invalid_grad_count += self._has_inf_or_nan(grad)"),
 )
-def overflow_in_few_operations(self: Any) -> Any:
+def batched_overflow_check(self: Any) -> Any:
     """Return whether a gradient of this rank's partitions contains Inf or NaN, as bool [1] on the device."""
     import torch
 

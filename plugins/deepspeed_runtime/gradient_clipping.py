@@ -13,7 +13,7 @@ logger = logging.getLogger("ascend_adapt")
 
 @wrap(
     "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.step",
-    name="unclipped_gradients_are_told",
+    name="warn_unclipped_gradients",
     requires="deepspeed>=0.9.2,<0.10",
     why="ZeRO-1 and ZeRO-2 silently clip only float16 gradients, on every device",
     until="support for DeepSpeed 0.9.5 ends",

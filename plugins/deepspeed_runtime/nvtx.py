@@ -17,7 +17,7 @@ from ascend_adapt.patches.declare.terms import Terms
     without="crash",
     symptom=Symptom("return wrapped_fn"),
 )
-def no_instrumentation(func: Any) -> Any:
+def no_nvtx_instrumentation(func: Any) -> Any:
     """Return the function unchanged."""
     return func
 

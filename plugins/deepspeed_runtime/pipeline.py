@@ -68,7 +68,7 @@ def check_partition_metadata(meta: list[int]) -> None:
     without="crash",
     symptom=Symptom("'cuda'", "get_accelerator().device_name()"),
 )
-def partition_on_its_own_device(call: Call) -> Any:
+def partition_on_current_device(call: Call) -> Any:
     """Use the device of the received data, unless the caller passes a device."""
     if len(call.args) < 4 and "device" not in call.kwargs:
         call.kwargs["device"] = call["local_part"].device
@@ -131,7 +131,7 @@ def set_has_attention_mask(self: Any, value: bool) -> None:
 def _timed_once(method: str) -> Patch:
     @wrap(
         f"{ENGINE}.{method}",
-        name=f"backward_is_timed_once_{method.split('_')[1]}",
+        name=f"backward_timer_{method.split('_')[1]}",
         requires="deepspeed>=0.18.3",
         why="with wall_clock_breakdown, all stages but the last time their backward pass, and since 0.18.3 hooks "
         "also time it: AssertionError: bwd_microstep timer has already been started",

@@ -32,14 +32,14 @@ def _with_its_classes(target: str, name: str) -> Patch:
 
 
 WEIGHTS_AND_STATE = (
-    _with_its_classes("train_utils:load_pretrained", "whole_pretrained_checkpoints"),
-    _with_its_classes("utils:load_checkpoint", "whole_checkpoints"),
+    _with_its_classes("train_utils:load_pretrained", "full_pretrained_checkpoints"),
+    _with_its_classes("utils:load_checkpoint", "full_checkpoints"),
 )
 
 
 @wrap(
     "torch:load",
-    name="checkpoints_of_tools",
+    name="tool_checkpoints",
     host="glm",
     requires="torch>=2.6",
     why="change_mp.py and other scripts of GLM call torch.load themselves, which refuses the RNG states since torch "

@@ -22,7 +22,7 @@ LANGUAGES = ("/mnt/lid.176.bin", "/dataset/fd5061f6/english_data/lid.176.bin", "
     without="crash",
     symptom=Symptom("path = dataset.PATH"),
 )
-def corpus_at_a_path(call: Call) -> Any:
+def corpus_path(call: Call) -> Any:
     """Read .jsonl files (a file or a folder, one {"text": ...} per line) as GLM reads the Pile.
 
     A named corpus such as ``pile`` is read from the working folder if it is not at GLM's path.
@@ -66,7 +66,7 @@ def _at(path: str, kind: Any, pile: Any) -> Any:
     without="crash",
     symptom=Symptom("fasttext.load_model('/mnt/lid.176.bin')"),
 )
-def languages_are_recognised(call: Call) -> None:
+def english_filter(call: Call) -> None:
     """Load the model from GLM's path or the working folder.
 
     Raises:
@@ -89,7 +89,7 @@ def languages_are_recognised(call: Call) -> None:
     without="crash",
     symptom=Symptom("fasttext.load_model('/dataset/fd5061f6/english_data/lid.176.bin')"),
 )
-def languages_of_openwebtext(call: Call) -> None:
+def openwebtext_language_filter(call: Call) -> None:
     """Load fasttext's language identification model from either of GLM's paths or the working folder.
 
     Raises:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from ascend_adapt import rewrite
 
 # GLM's code uses it to warn about float16 over gloo.
-backend_is_asked_for = rewrite(
+local_ddp_backend = rewrite(
     "model.distributed:DistributedDataParallel.__init__",
     old="dist._backend == dist.dist_backend.GLOO",
     new="dist.get_backend() == 'gloo'",
-    name="backend_is_asked_for",
+    name="local_ddp_backend",
     host="glm",
     why="torch.distributed has had no _backend since torch 1.0: `--DDP-impl local` ends in AttributeError",
     until="GLM calls get_backend()",

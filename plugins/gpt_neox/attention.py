@@ -60,7 +60,7 @@ def fused_attention(call: Call) -> Any:
     without="crash",
     symptom=Symptom("self.attention_type == 'flash'", at="megatron.model.transformer:ParallelSelfAttention.__init__"),
 )
-def flash_is_global(call: Call) -> Any:
+def flash_attention_as_global(call: Call) -> Any:
     """Return the attention type of each layer, with "flash" replaced by "global", which is the same attention.
 
     ``fused_attention`` computes global attention in one operation. With mup, the two types differ in GPT-NeoX: flash

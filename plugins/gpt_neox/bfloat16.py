@@ -30,7 +30,7 @@ def as_bf16(section: dict[str, Any]) -> dict[str, Any]:
     without="crash",
     symptom=Symptom("get_fp16_enabled(param_dict)", "get_float16_config(param_dict)"),
 )
-def fp16_of_bfloat16(call: Call) -> None:
+def bfloat16_in_fp16_section(call: Call) -> None:
     """Read the section as bf16, unless a section bf16 exists; do not change the caller's configuration."""
     whole = call["param_dict"]
     if asks_for_bfloat16(whole.get("fp16")):
@@ -55,7 +55,7 @@ def reads_the_type(original: Any) -> str:
     without="wrong numbers",
     symptom=Symptom('self.bf16.get("enabled", False)'),
 )
-def newest_reads_the_type(call: Call) -> None:
+def fp16_section_type(call: Call) -> None:
     """Convert a section fp16 of type bfloat16 into a section bf16, unless one exists, before precision is derived."""
     settings = call.instance
     if asks_for_bfloat16(settings.fp16):

@@ -16,7 +16,7 @@ from ascend_adapt import Call, Symptom, wrap
     without="crash",
     symptom=Symptom("buffer_dtype = None"),
 )
-def buffers_like_parameters(call: Call) -> Any:
+def buffers_in_model_dtype(call: Call) -> Any:
     """Return (dtype of parameters, dtype of buffers), which are equal unless data_types sets one, as before 0.19.2."""
     of_parameters, of_buffers = call.proceed()
     return of_parameters, of_buffers or of_parameters

@@ -38,7 +38,7 @@ _TYPE_NAMES = {
     without="crash",
     symptom=Symptom("field_def.type.__origin__ == Literal", at=f"{ARGUMENTS}.validate_types"),
 )
-def guides_settings(call: Call) -> Any:
+def ascend_fork_settings(call: Call) -> Any:
     """Drop settings of the fork with a warning; read "True" as a boolean and 1e-5 as a number.
 
     Raises:
@@ -118,7 +118,7 @@ def mistyped(settings: Any) -> str:
 
 @wrap(
     f"{ARGUMENTS}.deepspeed_config",
-    name="own_defaults_are_told",
+    name="pass_own_defaults",
     host="gpt-neox",
     why="GPT-NeoX does not pass settings at their default to DeepSpeed, whose default may differ: steps_per_print is "
     "None since 0.15.2, and the pipeline engine divides by it with wall_clock_breakdown; the newest GPT-NeoX's "
@@ -169,7 +169,7 @@ def _warn_of_clipping(own: float) -> None:
     without="wrong numbers",
     symptom=Symptom('print("Unable to load checkpoint.")'),
 )
-def something_to_finetune(call: Call) -> Any:
+def require_finetune_checkpoint(call: Call) -> Any:
     """Reject a finetuning run that loaded no checkpoint; without finetune, an empty folder means a new training run."""
     settings, engine = call["neox_args"], call["model"]
     loaded = []

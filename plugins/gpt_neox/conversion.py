@@ -46,7 +46,7 @@ output_layer = add(
     without="crash",
     symptom=Symptom(reason="the fault is in the constants that v2.0's tool expects"),
 )
-def layers_with_constants(call: Call) -> None:
+def layer_constants(call: Call) -> None:
     """Make the state dict of a single layer list the constants as None, and ignore them when it is loaded."""
     call.proceed()
     for layer in call.instance.gpt_neox.layers:

@@ -21,7 +21,7 @@ def _run_eval_harness(*args: Any, **kwargs: Any) -> Any:
 
 @provide(
     HARNESS,
-    name="harness_when_asked_for",
+    name="lazy_eval_harness",
     importers=("megatron.training",),
     instead=True,
     host=IMPORTING,
@@ -31,7 +31,7 @@ def _run_eval_harness(*args: Any, **kwargs: Any) -> Any:
     without="crash",
     symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
 )
-def harness_when_asked_for(module: ModuleType) -> None:
+def lazy_eval_harness(module: ModuleType) -> None:
     """Provide the only function that training imports."""
     module.run_eval_harness = _run_eval_harness  # type: ignore[attr-defined]
 
@@ -39,12 +39,12 @@ def harness_when_asked_for(module: ModuleType) -> None:
 @wrap(
     "megatron.training:pretrain",
     host=IMPORTING,
-    why="with harness_when_asked_for, a requested harness that cannot be imported would only fail after training",
+    why="with lazy_eval_harness, a requested harness that cannot be imported would only fail after training",
     until="support for GPT-NeoX v2.0 ends",
     without="crash",
     symptom=Symptom("from eval_tasks import run_eval_harness", at="megatron.training"),
 )
-def harness_that_was_asked_for(call: Call) -> Any:
+def require_eval_harness(call: Call) -> Any:
     """Import the harness before training if eval_tasks are set, and report its requirements if that fails."""
     if call["neox_args"].eval_tasks:
         try:

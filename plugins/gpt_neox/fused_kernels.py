@@ -15,8 +15,8 @@ COMPILING = CodeBase(
 )
 
 
-nothing_to_compile = compiling_where_there_is_nvcc(
-    "nothing_to_compile",
+no_fused_kernel_build = compiling_where_there_is_nvcc(
+    "no_fused_kernel_build",
     host=COMPILING,
     symptom=Symptom("_get_cuda_bare_metal_version(cpp_extension.CUDA_HOME)", at="megatron.fused_kernels:load"),
 )

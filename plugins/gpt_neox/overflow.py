@@ -13,7 +13,7 @@ from ascend_adapt import Call, Symptom, wrap
     without="crash",
     symptom=Symptom("self.optimizer.overflow"),
 )
-def nothing_overflows(call: Call) -> None:
+def fp32_overflow_attribute(call: Call) -> None:
     """Only count overflows of an optimizer that scales the loss."""
     if hasattr(call.instance.optimizer, "overflow"):
         call.proceed()

@@ -18,7 +18,7 @@ from ascend_adapt import Call, Symptom, wrap
     without="crash",
     symptom=Symptom(reason="trl's releases are not recorded"),
 )
-def model_of_a_rank_is_on_its_npu(call: Call) -> Any:
+def model_on_own_npu(call: Call) -> Any:
     """Omit the device map in a job of several ranks, unless the caller passes one."""
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         call.kwargs = {"device_map": None, **call.kwargs}

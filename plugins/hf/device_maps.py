@@ -16,7 +16,7 @@ from ascend_adapt import Call, Symptom, wrap
     without="crash",
     symptom=Symptom(reason="the fault is in the callers"),
 )
-def gpus_of_device_maps(call: Call) -> Any:
+def device_map_indices(call: Call) -> Any:
     """Map the GPUs of device_map to the CPU; "auto" and other values are unchanged."""
     if (given := call.kwargs.get("device_map")) is not None:
         on_host = (

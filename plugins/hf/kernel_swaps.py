@@ -24,7 +24,7 @@ from .. import call_arguments
     without="slower",
     symptom=Symptom("torch.pow(input, 3.0)"),
 )
-def gelu_in_one_operation(call: Call) -> Any:
+def fused_new_gelu(call: Call) -> Any:
     """GELU (tanh approximation), with the shape and dtype of the input."""
     given = call_arguments.known(("input",), call)
     if given is None or _is_traced():
@@ -142,7 +142,7 @@ fused_attention = entry(
     without="slower",
     symptom=Symptom("logits.float()"),
 )
-def loss_without_a_copy(call: Call) -> Any:
+def loss_without_fp32_copy(call: Call) -> Any:
     """Next-token loss, fp32, from logits [B, S, V] without an fp32 copy.
 
     If torch's cross entropy has been replaced, as Liger does, the replacement is used.
@@ -192,7 +192,7 @@ def causal_lm_loss(
     without="slower",
     symptom=Symptom(reason="the fault is in cuBLAS"),
 )
-def logits_in_aligned_rows(call: Call) -> Any:
+def aligned_logits(call: Call) -> Any:
     """Make the output layer of a new model write aligned rows, without changing its class, parameters and hooks."""
     import torch
 

@@ -46,6 +46,6 @@ def _can_be_imported(package: str) -> bool:
     without="crash",
     symptom=Symptom("import torch_npu"),
 )
-def broken_torch_npu_is_none(call: Call) -> bool:
+def broken_torch_npu_is_unavailable(call: Call) -> bool:
     """Return False if torch_npu cannot be imported, else the result of transformers' check."""
     return not _is_broken("torch_npu") and bool(call.proceed())

@@ -53,7 +53,7 @@ def tf32_without_a_gpu(call: Call) -> None:
     symptom=Symptom(reason="the check is in a method that later releases split"),
 )
 def bf16_without_a_gpu(call: Call) -> None:
-    """Make bf16_of_arguments report support during the checks."""
+    """Make bf16_support_check report support during the checks."""
     with _during_the_checks(call.instance):
         call.proceed()
 
@@ -67,6 +67,6 @@ def bf16_without_a_gpu(call: Call) -> None:
     without="crash",
     symptom=Symptom("torch.cuda.is_bf16_supported()"),
 )
-def bf16_of_arguments(call: Call) -> bool:
+def bf16_support_check(call: Call) -> bool:
     """Return True to TrainingArguments, and transformers' result to other callers."""
     return bool(_checking) or bool(call.proceed())

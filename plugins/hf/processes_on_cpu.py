@@ -21,7 +21,7 @@ from ascend_adapt import Call, Symptom, wrap
     without="wrong numbers",
     symptom=Symptom("distributed_type = DistributedType.NO"),
 )
-def ranks_on_cpu_are_a_group(call: Call) -> Any:
+def cpu_process_group(call: Call) -> Any:
     """Return gloo and MULTI_CPU if a rank would get no process group."""
     from accelerate.utils import DistributedType
 

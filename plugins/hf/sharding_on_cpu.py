@@ -10,13 +10,13 @@ from typing import Any
 
 from ascend_adapt import Call, Symptom, rewrite, wrap
 
-states_are_synchronized_on_cpu = rewrite(
+fsdp_sync_module_states_on_cpu = rewrite(
     "accelerate.utils.dataclasses:FullyShardedDataParallelPlugin.__post_init__",
     old="""raise RuntimeError(
         "There are currently no available devices found, must be one of 'XPU', 'CUDA', 'MLU', 'NPU', 'MUSA', or 'HPU'."
     )""",
     new="device = 'cpu'",
-    name="states_are_synchronized_on_cpu",
+    name="fsdp_sync_module_states_on_cpu",
     requires="accelerate>=1.5",
     devices="cpu",
     why="sync_module_states raises an error without an accelerator, and Trainer's --fsdp sets it",
@@ -33,6 +33,6 @@ states_are_synchronized_on_cpu = rewrite(
     without="crash",
     symptom=Symptom(reason="state_dict_type restores the result of set_state_dict_type, which is None here"),
 )
-def nothing_is_restored_without_sharding(call: Call) -> Any:
+def fsdp_state_dict_type_on_cpu(call: Call) -> Any:
     """Do nothing if the type to restore is None, because no module is sharded."""
     return None if call["state_dict_type"] is None else call.proceed()

@@ -24,11 +24,11 @@ UNTIL = "the causal softmax applies the mask"
     until=UNTIL,
     without="wrong numbers",
 )
-def mask_and_causal(call: Call) -> Any:
+def masked_causal_softmax(call: Call) -> Any:
     """Attention probabilities [B, N, Q, K] under the mask and causality."""
     from ascend_adapt.kernels.masks import is_causal
 
-    given = call_arguments.expected("megatron_deepspeed.mask_and_causal", ("input", "mask"), call)
+    given = call_arguments.expected("megatron_deepspeed.masked_causal_softmax", ("input", "mask"), call)
     mask, (queries, keys) = given["mask"], given["input"].shape[-2:]
     if mask is None or call.instance.attn_mask_type.name != "causal" or is_causal(mask, queries, keys):
         return call.proceed()
@@ -44,11 +44,11 @@ def mask_and_causal(call: Call) -> Any:
     until=UNTIL,
     without="wrong numbers",
 )
-def mask_and_causal_asserted(call: Call) -> Any:
+def masked_causal_softmax_asserted(call: Call) -> Any:
     """Attention probabilities [B, N, Q, K] under the mask and causality."""
     from ascend_adapt.kernels.masks import is_causal
 
-    given = call_arguments.expected("megatron_deepspeed.mask_and_causal_asserted", ("input", "mask"), call)
+    given = call_arguments.expected("megatron_deepspeed.masked_causal_softmax_asserted", ("input", "mask"), call)
     mask, (queries, keys) = given["mask"], given["input"].shape[-2:]
     if mask is None or call.instance.attn_mask_type.name != "causal":
         return call.proceed()
@@ -68,7 +68,7 @@ def mask_and_causal_asserted(call: Call) -> Any:
         at="megatron.model.language_model:EmbeddingPipe.forward",
     ),
 )
-def reset_mask_goes_down_the_pipe(call: Call) -> Any:
+def pipeline_attention_mask(call: Call) -> Any:
     """Pass the mask of each batch from layer to layer if it masks more than future positions."""
     from megatron import get_args
 

@@ -19,7 +19,7 @@ _ENUMS = tuple(
 
 @wrap(
     "megatron.checkpointing:load_checkpoint",
-    name="whole_checkpoints",
+    name="full_checkpoints",
     host=(BIGSCIENCE, MEGATRON_DEEPSPEED),
     requires="torch>=2.6",
     why="torch 2.6 only reads weights by default, and refuses the saved arguments and RNG states; bigscience's "

@@ -12,7 +12,7 @@ from ..code_bases import BIGSCIENCE
 
 @wrap(
     "megatron.arguments:parse_args",
-    name="unused_configuration_is_told",
+    name="warn_unused_deepspeed_config",
     host=BIGSCIENCE,
     why="a run with --deepspeed_config but without --deepspeed silently trains without DeepSpeed; pretrain_gpt.py "
     "still passes the file to a disabled zero.Init, which refuses it without a batch size",

@@ -11,12 +11,12 @@ from ..code_bases import BIGSCIENCE, MEGATRON_DEEPSPEED
 from ..compiled_kernels import compiling_where_there_is_nvcc
 
 NOT_IN_THE_SOURCE = Symptom(reason="the source does not show whether the host has nvcc")
-no_compiling_without_nvcc = compiling_where_there_is_nvcc(
-    "no_compiling_without_nvcc", host=BIGSCIENCE, symptom=NOT_IN_THE_SOURCE
+no_build_without_nvcc = compiling_where_there_is_nvcc(
+    "no_build_without_nvcc", host=BIGSCIENCE, symptom=NOT_IN_THE_SOURCE
 )
 # deepspeedai's fork only compiles on CUDA.
 no_compiling_on_cuda = compiling_where_there_is_nvcc(
-    "no_compiling_on_cuda_without_nvcc", host=MEGATRON_DEEPSPEED, symptom=NOT_IN_THE_SOURCE, devices="cuda"
+    "no_build_on_cuda_without_nvcc", host=MEGATRON_DEEPSPEED, symptom=NOT_IN_THE_SOURCE, devices="cuda"
 )
 
 

@@ -14,14 +14,14 @@ from ..code_bases import MEGATRON_DEEPSPEED
     host=MEGATRON_DEEPSPEED,
     devices=("cpu", "npu"),
     bodies="ea0b242a4aa9cac0",
-    name="clipping_off_cuda",
+    name="clip_grad_norm_off_cuda",
     why="on devices other than CUDA, it compares with a type name that CPU tensors lack, takes the norm of a list, "
     "and moves a Python number to a device: each of these raises an error",
     until="the code base clips on every device as on CUDA",
     without="crash",
     symptom=Symptom("torch.norm(grads_for_norm, p=2.0)"),
 )
-def clipping_off_cuda(
+def clip_grad_norm_off_cuda(
     parameters: Any, grads_for_norm: Any, max_norm: float, norm_type: float = 2, model_parallel_group: Any = None
 ) -> float:
     """Clip gradients in place to ``max_norm`` over all ranks of the group; return the norm before clipping.

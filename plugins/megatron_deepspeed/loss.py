@@ -44,6 +44,6 @@ def fused_loss(call: Call) -> Any:
         at="megatron.mpu.cross_entropy:_VocabParallelCrossEntropy",
     ),
 )
-def fused_loss_of_mpu(call: Call) -> Any:
+def fused_loss_mpu(call: Call) -> Any:
     """Loss of each token, fp32 [B, S], from logits [B, S, V / TP]."""
     return vocabulary_loss(call, names=NAMES[:2], groups="megatron.mpu")

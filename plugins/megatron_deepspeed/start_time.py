@@ -6,11 +6,11 @@ from ascend_adapt import rewrite
 
 from ..code_bases import MEGATRON_DEEPSPEED
 
-start_time_in_whole_seconds = rewrite(
+integer_start_time = rewrite(
     "megatron.training:pretrain",
     old="get_accelerator().DoubleTensor([_TRAIN_START_TIME])",
     new="get_accelerator().LongTensor([int(_TRAIN_START_TIME)])",
-    name="start_time_in_whole_seconds",
+    name="integer_start_time",
     host=MEGATRON_DEEPSPEED,
     devices="npu",
     why="HCCL does not reduce float64; the time is only printed, but float32 would be off by minutes",

@@ -19,7 +19,7 @@ from .releases import HOST
     without="crash",
     symptom=Symptom(reason="the source archives of megatron-core do not contain megatron.training"),
 )
-def all_reduce_of_float64(call: Call) -> Any:
+def float64_all_reduce(call: Call) -> Any:
     """All-gather float64 values as int64 bits, and reduce them on each rank in rank order."""
     import torch
 

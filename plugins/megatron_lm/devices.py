@@ -51,6 +51,6 @@ def no_warmup(call: Call) -> None:
     without="crash",
     symptom=Symptom("get_device_properties(torch.device('cuda:0')).major"),
 )
-def generation_of_the_device() -> int:
+def device_arch_version() -> int:
     """Return 8, the first GPU generation with bf16; it is below 10, so no Blackwell code path is taken."""
     return 8

@@ -96,7 +96,7 @@ def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, 
         "vocab_parallel_logits.float()", at="megatron.core.tensor_parallel.cross_entropy:VocabParallelCrossEntropy"
     ),
 )
-def loss_without_a_copy(call: Call) -> Any:
+def loss_without_fp32_copy(call: Call) -> Any:
     """Loss of each token, fp32 [S, B], from logits [S, B, V / TP] without an fp32 copy."""
     return vocabulary_loss(call, names=NAMES, groups="megatron.core.parallel_state")
 

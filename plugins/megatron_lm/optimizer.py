@@ -20,7 +20,7 @@ from .releases import HOST, REQUIRES
     without="slower",
     symptom=Symptom("torch.tensor(l2)"),
 )
-def norm_on_the_device(
+def grad_norm_on_device(
     chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], per_tensor: Any, *args: Any
 ) -> tuple[Any, None]:
     """Return the 2-norm over all tensors (fp32 [1]) and None, as Megatron-core does."""
@@ -42,7 +42,9 @@ def norm_on_the_device(
     without="slower",
     symptom=Symptom("dst.copy_(src * scale)"),
 )
-def scale_many(chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], scale: Any) -> None:
+def multi_tensor_scale_in_one_operation(
+    chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], scale: Any
+) -> None:
     """Copy each tensor of the first list, scaled, into the tensor at the same position of the second list."""
     import torch
 
@@ -95,7 +97,7 @@ def fused_adam(call: Call) -> Any:
         at="megatron.core.fp8_utils",
     ),
 )
-def nothing_to_quantize(call: Call) -> Any:
+def quantize_without_transformer_engine(call: Call) -> Any:
     """Quantize the fp8 parameters, if any."""
     parameters = call["model_params"]
     return call.proceed() if len(parameters) else None

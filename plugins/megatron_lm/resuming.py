@@ -27,7 +27,7 @@ DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
     without="crash",
     symptom=Symptom("steps = list(set([s['step'].item() for s in inner_state_dict['state'].values()]))"),
 )
-def step_before_the_first(call: Call) -> Any:
+def optimizer_step_without_state(call: Call) -> Any:
     """Return the optimizer state; before the first step of torch's optimizer, add step 0."""
     import torch
 
@@ -52,11 +52,11 @@ def step_before_the_first(call: Call) -> Any:
     without="wrong numbers",
     symptom=Symptom("dst_tensors[key].copy_(tensors[key])"),
 )
-def keep_the_step(call: Call) -> Any:
+def resume_optimizer_step(call: Call) -> Any:
     """Set the state of a parameter and keep the loaded step; run under no_grad, which 0.19 lacks for fp32 shards."""
     import torch
 
-    given = call_arguments.expected("megatron_lm.keep_the_step", ("model_param", "tensors"), call)
+    given = call_arguments.expected("megatron_lm.resume_optimizer_step", ("model_param", "tensors"), call)
     parameter, tensors, optimizer = given["model_param"], given["tensors"], call.instance
     if parameter in getattr(optimizer, "model_param_group_index_map", ()):
         group, order = optimizer.model_param_group_index_map[parameter]
@@ -76,7 +76,7 @@ def keep_the_step(call: Call) -> Any:
     without="wrong numbers",
     symptom=Symptom("s['step'] = step"),
 )
-def a_step_for_each_parameter(call: Call) -> Any:
+def step_per_parameter(call: Call) -> Any:
     """Load the state, and give each parameter its own step tensor."""
     import torch
 
@@ -99,7 +99,7 @@ def a_step_for_each_parameter(call: Call) -> Any:
         at="megatron.core.dist_checkpointing.strategies.filesystem_async",
     ),
 )
-def in_the_format_of_torch_save(call: Call) -> Any:
+def write_item_format(call: Call) -> Any:
     """Write an item, by default in the format of torch.save."""
     if len(call.args) < 6 and "serialization_format" in inspect.signature(call.wrapped).parameters:
         from torch.distributed.checkpoint.filesystem import SerializationFormat
@@ -137,7 +137,7 @@ def te_version_or_0(call: Call) -> Any:
         at="megatron.core.dist_checkpointing.strategies.torch:MCoreSavePlanner.create_global_plan",
     ),
 )
-def with_the_metadata_of_megatron(call: Call) -> Any:
+def keep_megatron_metadata(call: Call) -> Any:
     """Write the metadata with all attributes. The file is as written by torch 2.8, and loads without a patch."""
     call["metadata"] = _with_attributes(call["metadata"])
     return call.proceed()

@@ -12,10 +12,10 @@ HALF = "param.type() in ['torch.cuda.HalfTensor', 'torch.cuda.BFloat16Tensor']"
 
 _type_names = functools.partial(type_names, host=HOST, requires=REQUIRES)
 WITH_TYPE_NAMES = (
-    _type_names("type_names_of_shards", f"{OPTIMIZER}.distrib_optimizer:DistributedOptimizer.__init__", HALF),
-    _type_names("type_names_of_masters", f"{OPTIMIZER}.optimizer:Float16OptimizerWithFloat16Params.__init__", HALF),
+    _type_names("shard_type_names", f"{OPTIMIZER}.distrib_optimizer:DistributedOptimizer.__init__", HALF),
+    _type_names("master_weight_type_names", f"{OPTIMIZER}.optimizer:Float16OptimizerWithFloat16Params.__init__", HALF),
     _type_names(
-        "type_names_of_gradients",
+        "gradient_type_names",
         f"{OPTIMIZER}.clip_grads:clip_grad_by_total_norm_fp32",
         "param.grad.type() == 'torch.cuda.FloatTensor'",
     ),

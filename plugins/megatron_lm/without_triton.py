@@ -32,7 +32,7 @@ _TERMS: Terms = {
 
 
 @provide("triton", importers=IMPORTERS, **_TERMS)
-def triton_to_define_kernels(module: ModuleType) -> None:
+def triton_stub(module: ModuleType) -> None:
     """Provide the decorators; launching a kernel raises an error."""
     module.jit, module.autotune, module.heuristics = jit, decorator, decorator  # type: ignore[attr-defined]
     module.Config = dict  # type: ignore[attr-defined]

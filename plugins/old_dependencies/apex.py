@@ -80,7 +80,7 @@ def amp_c(module: ModuleType) -> None:
     without="crash",
     symptom=Symptom(reason="the fault is due to the apex that this plugin provides"),
 )
-def provided_apex_is_not_available(call: Call) -> bool:
+def apex_stub_reported_unavailable(call: Call) -> bool:
     """Return False if the imported apex is the package that this plugin provides."""
     spec = getattr(sys.modules.get("apex"), "__spec__", None)
     return not str(getattr(spec, "origin", "")).startswith("provided by ") and bool(call.proceed())
@@ -94,7 +94,7 @@ def provided_apex_is_not_available(call: Call) -> bool:
     without="crash",
     symptom=Symptom("type(optimizer) in ZERO_SUPPORTED_OPTIMIZERS"),
 )
-def zero_takes_fused_adam(call: Call) -> bool:
+def zero_accepts_fused_adam(call: Call) -> bool:
     """Return whether ZeRO supports an optimizer, which includes the provided FusedAdam of apex."""
     optimizer = call["optimizer"]
     provided = "ascend_adapt_plugins.old_dependencies._apex_optimizers"

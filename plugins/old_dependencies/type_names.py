@@ -8,32 +8,32 @@ from ..type_names import CPU, type_names
 _OPTIMIZER = "megatron.optimizer"
 WITH_TYPE_NAMES = (
     type_names(
-        "type_names_of_gradients",
+        "gradient_type_names",
         f"{_OPTIMIZER}.clip_grads:clip_grad_norm_fp32",
         "param.grad.type() == 'torch.cuda.FloatTensor'",
         host=BIGSCIENCE,
     ),
     type_names(
-        "type_names_of_masters",
+        "master_weight_type_names",
         f"{_OPTIMIZER}.optimizer:Float16OptimizerWithFloat16Params.__init__",
         "param.type() == 'torch.cuda.FloatTensor'",
         host=BIGSCIENCE,
     ),
     type_names(
-        "type_names_of_masters_by_accelerator",
+        "master_weight_type_names_by_accelerator",
         f"{_OPTIMIZER}.optimizer:Float16OptimizerWithFloat16Params.__init__",
         "param.type() == 'torch.{}.FloatTensor'.format(format(get_accelerator().device_name()))",
         host=MEGATRON_DEEPSPEED,
         named=CPU,
     ),
     type_names(
-        "type_names_of_shards",
+        "shard_type_names",
         f"{_OPTIMIZER}.distrib_optimizer:DistributedOptimizer.build_model_and_main_param_groups",
         "model_param.type() == 'torch.cuda.FloatTensor'",
         host=MEGATRON_DEEPSPEED,
     ),
     type_names(
-        "type_names_of_glm_masters",
+        "glm_master_weight_type_names",
         "fp16.fp16:FP16_Optimizer.__init__",
         "param.type() == 'torch.cuda.FloatTensor'",
         host=GLM,

@@ -53,7 +53,7 @@ def without_cuda(
         why="it calls torch.cuda for every tensor, but this host has no CUDA",
         until=UNTIL,
         without="crash",
-        reversible=False,
+        undo=lambda: programs.disown(CudaCodeBase.around(module, own, any_script)),
         symptom=SYMPTOM,
     )
     def cuda_on_cpu(call: Call) -> Any:

@@ -31,6 +31,7 @@ class CUDAGraph:
     def capture_end(self) -> None:
         """Stop recording."""
         self._recorder.__exit__(None, None, None)
+        self._recorder.restore()
 
     def replay(self) -> None:
         """Run the operators again."""
@@ -64,6 +65,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, calls: list[tuple[Any, Any, Any, Any]]) -> None:
         super().__init__()
         self._calls = calls
+        self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def restore(self) -> None:
+        """Undo what the capture wrote in place: a GPU computes nothing while it captures."""
+        with torch.no_grad():
+            for tensor, before in reversed(self._before):
+                tensor.copy_(before)
+        self._before.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -72,6 +81,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
                 "CUDA error: operation not permitted when stream is capturing (a tensor's value is read)"
             )
         kwargs = kwargs or {}
+        known = {id(tensor) for tensor, _ in self._before}
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[place] if place < len(args) else kwargs.get(argument.name)
+                written = [one for one in tree_leaves(value) if isinstance(one, torch.Tensor) and id(one) not in known]
+                self._before += [(tensor, tensor.clone()) for tensor in written]
         outputs = func(*args, **kwargs)
         self._calls.append((func, args, kwargs, outputs))
         return outputs

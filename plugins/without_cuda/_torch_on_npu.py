@@ -59,7 +59,7 @@ def torch_on_npu(callers: Callers) -> list[tuple[ModuleType, dict[str, Any]]]:
                 "init": torch.npu.init,
             },
         ),
-        (torch.cuda.amp, {"GradScaler": _GradScalerOfCuda}),
+        (torch.cuda.amp, {"GradScaler": torch.npu.amp.GradScaler}),
         (torch.cuda.nccl, NCCL),
         (torch.version, VERSION),
         (torch.cuda.random, {}),
@@ -126,16 +126,7 @@ def _old_profile(profile: Any) -> Any:
     return Profile
 
 
-class _GradScalerOfCuda(torch.npu.amp.GradScaler):  # type: ignore[misc]
-    """torch.cuda.amp.GradScaler, the older form without a device argument."""
-
-    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Step as with an unfused optimizer; torch_npu would pass the scaler to a fused one, which rejects it."""
-        optimizer._step_supports_amp_scaling = False
-        return super().step(optimizer, *args, **kwargs)
-
-
-class _GradScaler(_GradScalerOfCuda):
+class _GradScaler(torch.npu.amp.GradScaler):  # type: ignore[misc]
     """Gradient scaler on the NPU instead of "cuda"."""
 
     def __init__(self, device: str = "cuda", *args: Any, **kwargs: Any) -> None:

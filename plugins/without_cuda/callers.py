@@ -40,6 +40,11 @@ class Callers:
         self.code_bases.append(code_base)
         self._kinds.clear()
 
+    def remove(self, code_base: CudaCodeBase) -> None:
+        """Remove a code base that was added."""
+        self.code_bases.remove(code_base)
+        self._kinds.clear()
+
     def kind(self, names: dict[str, Any]) -> str:
         """Return CUDA, AWARE or TORCH for the code whose globals are ``names``."""
         key = names.get("__name__") or "__main__", str(names.get("__file__") or "")

@@ -15,7 +15,7 @@ from ascend_adapt import Call, Symptom, wrap
     without="crash",
     symptom=Symptom("raise RuntimeError('device type could not be determined')"),
 )
-def data_parallel_on_the_host(call: Call) -> Any:
+def data_parallel_on_cpu(call: Call) -> Any:
     """Call the module directly."""
     inputs = call["inputs"] if isinstance(call["inputs"], tuple) else (call["inputs"],)
     return call["module"](*inputs, **(call["module_kwargs"] or {}))

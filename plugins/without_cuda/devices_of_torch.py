@@ -117,7 +117,7 @@ PATCHES = [
     _with("new_groups", f"{_C10D}:new_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("barriers", f"{_C10D}:barrier", device_ids=_none),
     # The host and its only device share one generator, which fork_rng always keeps.
-    _with("forked_generators", "torch.random:fork_rng", devices=_no_devices, device_type=_type_on_host),
+    _with("fork_rng_on_cpu", "torch.random:fork_rng", devices=_no_devices, device_type=_type_on_host),
     _with("meshes", "torch.distributed.device_mesh:init_device_mesh", device_type=_type_on_host),
     _with("device_meshes", "torch.distributed.device_mesh:DeviceMesh.__init__", device_type=_type_on_host),
     _with(
@@ -134,14 +134,14 @@ PATCHES = [
     # transfer_to_npu makes Tensor.cuda and Module.cuda those of the NPU, which reject "cuda:0" as their argument.
     _with("tensor_moves", "torch.utils.backend_registration:_normalization_device", on="npu", device=_npu),
     _with("module_moves", "torch_npu.utils._module:npu", on="npu", requires=("torch_npu>=2.1",), device=_index),
-    _with("forked_generators_of_npus", "torch.random:fork_rng", on="npu", devices=_npus),
+    _with("fork_rng_on_npus", "torch.random:fork_rng", on="npu", devices=_npus),
 ]
 
 
 def _averaging(name: str, output: str) -> Patch:
     """Return a patch that makes a collective average over gloo, which only supports sums."""
 
-    @wrap(f"{_C10D}:{name}", **_terms(f"average_of_{name}"))
+    @wrap(f"{_C10D}:{name}", **_terms(f"{name}_average"))
     def call(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import torch.distributed as dist
 

@@ -18,7 +18,7 @@ from .devices_of_torch import Done
     without="crash",
     symptom=Symptom(reason="the fault is in HCCL"),
 )
-def all_reduce_of_doubles(call: Call) -> Any:
+def all_reduce_of_float64_on_npus(call: Call) -> Any:
     """Gather the tensors of all ranks as 64-bit integers, and reduce them on the host."""
     import torch
     import torch.distributed as dist

@@ -39,12 +39,16 @@ class OnCpu:
         for module in modules:
             self._names.rebind(module)
 
+    def release(self, modules: Iterable[ModuleType]) -> None:
+        """Restore the names that ``rebind`` has rebound."""
+        for module in modules:
+            self._originals.rebind(module)
+
     def undo(self, modules: Iterable[ModuleType]) -> None:
         """Restore torch, and the names in ``modules``."""
         for view in self._views:
             view.undo()
-        for module in modules:
-            self._originals.rebind(module)
+        self.release(modules)
         self._threads.undo()
         self._mode.leave()
 

@@ -79,6 +79,9 @@ class OnNpu:
         for module in modules:
             names.rebind(module)
 
+    def release(self, modules: Iterable[ModuleType]) -> None:
+        """Do nothing: torch_npu cannot undo the transfer."""
+
     def undo(self, modules: Iterable[ModuleType]) -> None:
         """Do nothing, because torch_npu cannot undo the transfer."""
 

@@ -43,6 +43,17 @@ class Programs:
             self._begin("", "")
             self._change.rebind(self._cuda_modules())
 
+    def disown(self, code_base: CudaCodeBase) -> None:
+        """Undo ``adopt``: its modules are CUDA code only if the setting finds them to be."""
+        if code_base not in self.callers.code_bases:
+            return
+        adapted = list(self._cuda_modules())
+        if self.callers.policy == "off" and len(self.callers.code_bases) == 1:
+            self.undo()
+        self.callers.remove(code_base)
+        if self._change is not None:
+            self._change.release(one for one in adapted if self.callers.kind(vars(one)) != CUDA)
+
     def consider(self, spec: ModuleSpec) -> None:
         """Adapt torch if a module that is about to run is CUDA code."""
         if self.callers.says_cuda(spec.name, spec.origin or ""):
@@ -50,8 +61,11 @@ class Programs:
 
     def describe(self) -> str:
         """Describe the adaptation in one sentence, or return "" if there was none."""
-        if not self._because or self._undone:
+        is_left = self._change is not None and not self._change.reversible
+        if not self._because or (self._undone and not is_left):
             return ""
+        if self._undone:
+            return f'{self._because} uses CUDA: "cuda" stays {_MEANS[self.callers.device]}, which cannot be undone'
         return (
             f'{self._because} uses CUDA: "cuda" is {_MEANS[self.callers.device]} for it and for other code that does '
             "not support this device (disable with --cuda-code off or ASCEND_ADAPT_CUDA_CODE=off)"
@@ -173,6 +187,12 @@ def adopt(device: str, code_base: CudaCodeBase) -> None:
     programs = begin(device, "off")
     assert programs is not None  # The patches that call this are for other devices.
     programs.adopt(code_base)
+
+
+def disown(code_base: CudaCodeBase) -> None:
+    """Undo ``adopt``."""
+    if _current is not None:
+        _current.disown(code_base)
 
 
 def current() -> Programs | None:

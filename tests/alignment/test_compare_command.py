@@ -71,9 +71,69 @@ def test_what_cannot_be_compared_is_said(clean, tmp_path, capsys):
     (damaged / "rank-0" / "step-2.npy").write_bytes(b"\x93NUMPY")
     assert cli.main(["compare", str(clean()), str(damaged)]) == 1
     assert "expected the digests of step 2 — record again" in capsys.readouterr().err
-    (damaged / "rank-0" / "steps.jsonl").write_text("{}\n")
-    assert cli.main(["compare", str(clean()), str(damaged)]) == 1
-    assert "expected a recording of format 1" in capsys.readouterr().err
+
+
+def _altered(lines, kind, *path, value):
+    """Set one value inside the first line of a kind."""
+    number, line = next((number, json.loads(one)) for number, one in enumerate(lines) if f'"kind":"{kind}"' in one)
+    inner = line
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return [*lines[:number], json.dumps(line) + "\n", *lines[number + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "why"),
+    [
+        ("gradient", ("root",), [], "root: [] is not a number from -1"),
+        ("call", ("parent",), 10**9, "parent: 1000000000 is not a call that began before call"),
+        ("call", ("inputs", 0, "shape"), float("nan"), "inputs[0].shape: NaN is not the size of each dimension"),
+        ("weight", ("shape",), [2**62, 2**62], "is not the size of each dimension"),
+        ("weight", ("shard",), [9, 0, 2], "shard[0]: 9 is not an axis of 2 dimensions"),
+        ("optimizer", ("parameters", 0, "group"), 7, "parameters[0].group: 7 is not one of 2 groups"),
+        ("optimizer", ("parameters", 0, "state", "exp_avg"), {}, "state.exp_avg: has no row, dtype, shape"),
+        ("module", ("kind",), "odd", 'kind: "odd" is not one of module, step'),
+    ],
+)
+def test_an_altered_line_is_refused(kind, path, value, why, clean, tmp_path, capsys):
+    altered = tmp_path / "altered"
+    shutil.copytree(clean(), altered)
+    steps = altered / "rank-0" / "steps.jsonl"
+    steps.write_text("".join(_altered(steps.read_text().splitlines(keepends=True), kind, *path, value=value)))
+    assert cli.main(["compare", str(clean()), str(altered)]) == 1
+    error = capsys.readouterr().err
+    assert f"{steps}: line " in error
+    assert why in error
+    assert "expected a recording of format 1 — record again" in error
+
+
+def test_every_fault_of_a_recording_is_reported(clean, tmp_path, capsys):
+    altered = tmp_path / "altered"
+    shutil.copytree(clean(), altered)
+    run, steps = altered / "rank-0" / "run.json", altered / "rank-0" / "steps.jsonl"
+    steps.write_text('{}\n{"kind":"step","step":0}\n{"kind"')
+    assert cli.main(["compare", str(clean()), str(altered)]) == 1
+    assert "line 1: kind: null is not one of" in (error := capsys.readouterr().err)
+    assert "line 2: step: 0 is not a number from 1, expected" in error
+    facts = json.loads(run.read_text())
+    run.write_text(json.dumps({**facts, "tensor_parallel": [2, 2], "matmul": ["tf32"]}))
+    assert cli.main(["compare", str(clean()), str(altered)]) == 1
+    assert 'matmul: ["tf32"] is not a string; tensor_parallel: [2, 2] is not [rank, size]' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["'descr': '<f8'", "'descr': '<f4', 'shape': (1, 70), 'fortran_order': False}", "'shape': (9" + "9" * 30, "{(\n"],
+)
+def test_digests_of_another_shape_are_refused(header, clean, tmp_path, capsys):
+    altered = tmp_path / "altered"
+    shutil.copytree(clean(), altered)
+    array = altered / "rank-0" / "step-1.npy"
+    data = array.read_bytes()
+    array.write_bytes(data[:11] + header.encode().ljust(117)[:117] + data[128:])
+    assert cli.main(["compare", str(clean()), str(altered)]) == 1
+    assert "expected the digests of step 1 — record again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "0", "3-1", "1,x", "-2"])

@@ -72,6 +72,14 @@ def test_a_job_of_which_no_rank_was_reached(tmp_path):
     assert status_report.of_run(tmp_path).problems == ("rank 0 (pid 7): is not adapted",)
 
 
+@pytest.mark.parametrize("damaged", [b"\xff", b"[]", b'{"failure": 3}', b'{"failure": ["rank 0 on'])
+def test_a_damaged_job_file_is_not_taken_for_a_job_without_a_failure(run_dir, damaged):
+    folder = run_dir("2.13.0")
+    (folder / "job.json").write_bytes(damaged)
+    with pytest.raises(NoStatus, match=r"job\.json: is not a job file \(.*\) — remove it"):
+        status_report.of_run(folder)
+
+
 def test_a_folder_without_a_status(tmp_path):
     with pytest.raises(NoStatus, match=r"has no adapt-status\.<rank>\.json"):
         status_report.of_run(tmp_path)

@@ -43,7 +43,7 @@ def test_collectives(job):
     assert (first["batch_isend_irecv"], second["batch_isend_irecv"]) == ([1], [0])
     assert first["groups"] == [2, 2]
     assert first["async"][2] == [2]
-    assert first["objects"] == [{"rank": 0}, {"rank": 1}]
+    assert first["objects"] == [[0, [0, 0]], [1, [1, 1]]]
     assert first["coalesced all_reduce"] == second["coalesced all_reduce"] == [[1, 1], [3, 3]]
     assert first["coalesced all_gather"] == second["coalesced all_gather"] == [[0, 0, 1, 1], [1, 1, 2, 2]]
     assert (first["coalesced reduce_scatter"], second["coalesced reduce_scatter"]) == ([[0, 2]] * 2, [[4, 6]] * 2)

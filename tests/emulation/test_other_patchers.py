@@ -32,7 +32,7 @@ def test_either_may_come_first(run):
         assert apart(losses, alone) < 1e-5
         assert losses[-1] < losses[0]
         assert not {"failed", "drifted", "lost"} & set(states.values()), states
-        assert {
-            states[f"hf.{name}"] for name in ("gelu_in_one_operation", "fused_attention", "loss_without_a_copy")
-        } == {"applied"}
+        assert {states[f"hf.{name}"] for name in ("fused_new_gelu", "fused_attention", "loss_without_fp32_copy")} == {
+            "applied"
+        }
         assert beside == ["transfer_to_npu"]

@@ -1,4 +1,4 @@
-"""Every signal to every receiver of every kind of job; writes the table of docs/reliability.md.
+"""Every signal to every receiver of every kind of job; writes the table between the marks in docs/reliability.md.
 
 python tests/launch/signal_table.py [--kind KIND] [--seen FILE] [--write FILE]; hosts need root. What FILE of --seen has
 is not tried again.
@@ -16,18 +16,20 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent / "hosts"))
 from hosts.conftest import Cluster
 from hosts.namespaces import why_not
 from hosts.torture import pid_of, running
 from signal_cells import END, JOBS, PASSED, RECEIVERS, WITH_HANDLER, Job, NativeJob, Outcome, faults, make_corpus
+from upstream_runs import marked_page
 
 from ascend_adapt.launch.one_host import signals
 
 HOSTS = "two hosts, script with a handler"
 KINDS = (*JOBS, "native", HOSTS)
-_TITLE = "## Signals: receivers, and the effect on the job"
+MAKER = "make signals"
 
 
 def main() -> int:
@@ -119,31 +121,15 @@ def on_hosts(hosts: Cluster, name: str, receiver: str) -> Outcome:
 
 
 def write(page: Path, rows: dict[tuple[str, str, str], dict]) -> None:
-    """Put the table in place of the one that the page has, or at its end."""
+    """Put the table between its marks on the page; the text around them is written by hand."""
     wrong = sum(bool(row["faults"]) for row in rows.values())
-    lines = [_TITLE, "", f"`make signals`, {time.strftime('%Y-%m-%d')}: {len(rows)} cells tried, {wrong} wrong.", ""]
+    lines = [f"`{MAKER}`, {time.strftime('%Y-%m-%d')}: {len(rows)} cells tried, {wrong} wrong.", ""]
     lines += ["| job | receiver | " + " | ".join((*END, *PASSED)) + " |", "|---|---|" + "---|" * 5]
     for kind in KINDS:
         for receiver in receivers(kind):
             cells = [rows.get((kind, name, receiver), {"cell": "not tried"})["cell"] for name in (*END, *PASSED)]
             lines.append(f"| {kind} | {receiver} | {' | '.join(cells)} |")
-    text = page.read_text()
-    before, _, rest = text.partition(f"\n{_TITLE}\n")
-    _, mark, after = rest.partition("\n## ")
-    page.write_text(before.rstrip() + "\n\n" + "\n".join([*lines, "", NOTES]) + (mark + after if mark else ""))
-
-
-NOTES = """\
-Two ranks (one under bash; one per host on two hosts). On SIGTERM, SIGINT and SIGHUP the handler saves for 0.5 s and
-ends its rank; on SIGUSR1 and SIGUSR2 it saves and returns. "process group" is the launcher's, which a terminal signals;
-"all processes" is what a scheduler signals. A cell is wrong if a process is left, a handler is called twice, SIGUSR1 or
-SIGUSR2 ends the job, a requested save is missing, the exit code is not the expected one, or the job ends without
-reporting the signal. "continues": the ranks that did not end keep running.
-
-bash has no handler for SIGUSR1 and SIGUSR2, and an ignored signal could not be trapped by its script. So if a scheduler
-sends one to bash itself, it ends the command, as without ascend-run, and ascend-run reports it. A native run does not
-save on SIGINT: the user at the terminal wants the prompt back.
-"""
+    marked_page.put(page, "\n".join([*lines, ""]), MAKER)
 
 
 def _read(path: Path) -> dict[tuple[str, str, str], dict]:

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,11 +27,12 @@ from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.many_hosts import agent
 from ascend_adapt.launch.many_hosts.launcher import allow_descriptors, compare
 from ascend_adapt.launch.one_host.termination import GRACE_S
-from ascend_adapt.launch.placement import environment, hostfile
+from ascend_adapt.launch.placement import environment, hostfile, network
 from ascend_adapt.launch.placement import hosts as machines
 from ascend_adapt.launch.placement.hostfile import Host
 from ascend_adapt.launch.placement.plan import of_ranks
 from ascend_adapt.launch.request import parse
+from ascend_adapt.launch.transport import choice
 from ascend_adapt.launch.transport.protocol import FrameDecoder, FrameSender, Kind, frame, json_frame
 
 REPORT = """
@@ -437,16 +439,23 @@ def test_a_host_without_a_way_to_the_others_adds_no_interface(monkeypatch):
 
 
 def test_which_names_are_this_machine():
-    import socket
-
-    from ascend_adapt.launch.placement import network
-
     for name in ("localhost", "127.0.0.1", socket.gethostname()):
         assert network.is_here(name)
     for name in ("somebody-else@localhost", "10.255.255.1", "no-such-host.invalid"):
         assert not network.is_here(name)
     assert {network.interface_of("127.0.0.1"), network.interface_of("10.255.255.1")} == {"lo", None}
     assert network.address_towards("127.0.0.1") is None
+
+
+def test_names_of_hosts_are_resolved_concurrently(monkeypatch):
+    together = threading.Barrier(8)
+
+    def resolver(name, port):
+        together.wait(timeout=10)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    choice.choose("ssh", None, [f"concurrent-{number}.invalid" for number in range(8)])
 
 
 def test_deepspeed_env(tmp_path):

@@ -22,6 +22,6 @@ def test_a_job_that_must_repeat_has_torch_refuse_what_does_not() -> None:
 
 
 def test_another_job_is_left_alone() -> None:
-    for environ in ({}, {"ASCEND_ADAPT_DETERMINISTIC": "0"}):
+    for environ in ({}, {"ASCEND_ADAPT_DETERMINISTIC": "0"}, {"ASCEND_ADAPT_DETERMINISTIC": "false"}):
         device.set_deterministic(environ)
         assert not torch.are_deterministic_algorithms_enabled()

@@ -38,8 +38,8 @@ def test_arguments_by_their_names(args, kwargs, expected) -> None:
 def test_where_numbers_would_be_wrong_it_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(PatchDrift, match="p.a: its target was called with 1 by position, sinks, expected only "):
         call_arguments.expected("p.a", NAMES, Call(print, None, (1,), {"sinks": 3}))
-    with pytest.raises(PatchDrift, match="--disable megatron_deepspeed.mask_and_causal continues"):
-        attention_masks.mask_and_causal.function(None, None, (1, 2, 3), {})
+    with pytest.raises(PatchDrift, match="--disable megatron_deepspeed.masked_causal_softmax continues"):
+        attention_masks.masked_causal_softmax.function(None, None, (1, 2, 3), {})
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_where_numbers_would_be_wrong_it_is_an_error_that_says_what_to_do() -> N
         attention.fused_attention,
         attention_of_glm.fused_attention,
         attention_of_gpt_neox.fused_attention,
-        kernel_swaps.gelu_in_one_operation,
-        collectives.all_reduce_of_float64,
+        kernel_swaps.fused_new_gelu,
+        collectives.float64_all_reduce,
         fused_operations.fused_attention,
-        fused_operations.loss_without_a_copy,
+        fused_operations.loss_without_fp32_copy,
         loss.fused_loss,
-        loss.fused_loss_of_mpu,
+        loss.fused_loss_mpu,
     ],
     ids=lambda patch: f"{patch.target}:{patch.name}",
 )
@@ -67,7 +67,7 @@ def test_a_call_with_something_new_is_for_upstreams_own_code(patch, given) -> No
 
 def test_metadata_is_finished_with_whatever_else_it_is_given(monkeypatch) -> None:
     monkeypatch.setattr(resuming, "_with_attributes", lambda metadata: [metadata])
-    finish = resuming.with_the_metadata_of_megatron.function
+    finish = resuming.keep_megatron_metadata.function
 
     def own(metadata, results, **more):
         return metadata, results, more

@@ -44,8 +44,8 @@ def test_the_losses_are_those_of_the_newest_release_bit_for_bit(newest, tmp_path
     code, losses, states, reported = run(OLD, tmp_path)
     assert code == 0, reported
     assert losses == newest
-    assert states["keep_missing_grads"] == states["cpu_accelerator"] == states["gradients_by_type"] == "applied"
-    assert states["numpy_bufsize"] == states["backend_of_the_device"] == "applied"
+    assert states["keep_missing_grads"] == states["cpu_accelerator"] == states["bucket_gradients_by_dtype"] == "applied"
+    assert states["numpy_bufsize"] == states["communication_backend"] == "applied"
     assert states["no_shared_memory_build"] == states["elastic_log"] == "skipped"
 
 

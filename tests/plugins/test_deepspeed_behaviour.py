@@ -160,7 +160,7 @@ def test_what_is_loaded_without_the_optimizers_states_is_what_is_trained(release
     assert code == 0, text[-4000:]
     assert (reported["loaded"], reported["after a step of nothing"]) == (0.0, 0.0)
     code, reported, text = _weights_alone(
-        release, job, "--disable", "deepspeed.states_not_asked_for", "--disable", "deepspeed.fp32_weights_follow"
+        release, job, "--disable", "deepspeed.skip_optimizer_states", "--disable", "deepspeed.refresh_master_weights"
     )
     if without := WEIGHTS_ALONE[release][job]:
         assert (code != 0, without in text) == (True, True), text[-2000:]
@@ -181,9 +181,9 @@ def test_bf16_in_the_pipeline_engine_is_resumed() -> None:
     assert reported["on"] == reported["resumed"]
     assert reported["shapes"] == ["0.weight", "0.bias", "1.weight", "1.bias"]
     if ASKED:
-        code, reported, text = _resumed("--disable", "deepspeed.bf16_shapes_are_saved", nproc="1")
+        code, reported, text = _resumed("--disable", "deepspeed.save_bf16_param_shapes", nproc="1")
         assert (code, reported["on"] == reported["resumed"], reported["shapes"]) == (0, True, []), text[-4000:]
-    both = ("--disable", "deepspeed.bf16_states_of_each_rank", "--disable", "deepspeed.bf16_shapes_are_saved")
+    both = ("--disable", "deepspeed.bf16_optimizer_states_per_rank", "--disable", "deepspeed.save_bf16_param_shapes")
     code, _, text = _resumed(*both, nproc="1")
     assert (code != 0, "KeyError" in text) == (True, True), text[-2000:]
 

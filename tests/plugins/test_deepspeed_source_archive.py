@@ -50,6 +50,6 @@ def test_bf16_without_zero_resumes_from_the_saved_weights(tmp_path):
 
 @pytest.mark.every_case
 def test_without_the_patch_it_resumes_from_its_initial_weights(tmp_path):
-    apart, output = resumed(tmp_path, "--disable", "deepspeed.fp32_weights_follow")
+    apart, output = resumed(tmp_path, "--disable", "deepspeed.refresh_master_weights")
     assert apart > 0.2
     assert "has no optimizer states" not in output

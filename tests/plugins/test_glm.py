@@ -121,7 +121,7 @@ def test_the_stand_ins_have_the_recorded_signatures(glm: Site) -> None:
 
     one = code_base("GLM")
     record = upstream_facts.load(code_base_records.path_of(one))
-    ours = {"fused_attention": ParallelSelfAttention.forward, "corpus_at_a_path": get_dataset}
+    ours = {"fused_attention": ParallelSelfAttention.forward, "corpus_path": get_dataset}
     known = {patch.name: patch for patch in code_base_records.patches_of(one)}
     for name, function in ours.items():
         (recorded,) = record.of(known[name], one.commit).signatures
@@ -289,5 +289,5 @@ def test_a_script_of_its_own_reads_a_checkpoint(tmp_path) -> None:
     run = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     job = run([*command, "change_mp.py", str(path)])
     assert (job.returncode, job.stdout.splitlines()[-1]) == (0, "3"), job.stderr
-    without = run([*command, "--disable", "glm.checkpoints_of_tools", "change_mp.py", str(path)])
+    without = run([*command, "--disable", "glm.tool_checkpoints", "change_mp.py", str(path)])
     assert "Weights only load failed" in without.stderr

@@ -119,9 +119,9 @@ def test_the_stand_ins_have_the_recorded_signatures(neox: Site) -> None:
     one = code_base("gpt-neox")
     record = upstream_facts.load(code_base_records.path_of(one))
     ours = {
-        "guides_settings": megatron.neox_arguments.arguments.NeoXArgs.from_ymls.__func__,
+        "ascend_fork_settings": megatron.neox_arguments.arguments.NeoXArgs.from_ymls.__func__,
         "loss_and_metrics": megatron.training.forward_step,
-        "something_to_finetune": megatron.checkpointing.load_checkpoint,
+        "require_finetune_checkpoint": megatron.checkpointing.load_checkpoint,
         "fused_attention": megatron.model.transformer.ParallelSelfAttention.attention,
     }
     for patch in code_base_records.patches_of(one):
@@ -299,7 +299,7 @@ def test_buffers_are_of_the_parameters_type_unless_another_is_asked_for(neox: Si
     import megatron.training  # noqa: F401 - the host is known
     from deepspeed.runtime.engine import DeepSpeedEngine
 
-    assert state("buffers_like_parameters") == "applied"
+    assert state("buffers_in_model_dtype") == "applied"
     engine = DeepSpeedEngine()
     for of_parameters in (torch.half, torch.bfloat16, None):
         engine.param_dtype = of_parameters
@@ -325,7 +325,7 @@ def test_the_newest_reads_the_type_of_fp16(neox: Site, given, fp16, precision) -
     ascend_adapt.enable(device="cpu")
     from megatron.neox_arguments.arguments import NeoXArgs
 
-    assert state("newest_reads_the_type") == "applied"
+    assert state("fp16_section_type") == "applied"
     made = NeoXArgs.from_ymls(given)
     assert (made.fp16, made.precision) == (fp16, precision)
 
@@ -336,7 +336,7 @@ def test_v2_0_reads_the_type_of_fp16_itself(neox: Site) -> None:
     from megatron.neox_arguments.arguments import NeoXArgs
 
     made = NeoXArgs.from_ymls({"fp16": OF_BFLOAT16})
-    assert (state("newest_reads_the_type"), made.fp16, made.precision) == ("not_needed", OF_BFLOAT16, "bfloat16")
+    assert (state("fp16_section_type"), made.fp16, made.precision) == ("not_needed", OF_BFLOAT16, "bfloat16")
 
 
 CLIPPING = (
@@ -403,7 +403,7 @@ print("trained")
 
 @pytest.mark.parametrize(
     ("stage", "disabled", "reported"),
-    [(0, [], ""), (1, [], ""), (0, ["gpt_neox.fp16_of_bfloat16"], "Extra inputs are not permitted")],
+    [(0, [], ""), (1, [], ""), (0, ["gpt_neox.bfloat16_in_fp16_section"], "Extra inputs are not permitted")],
 )
 def test_the_engine_trains_in_bfloat16_where_the_type_of_fp16_says_so(neox: Site, stage, disabled, reported) -> None:
     """On the installed DeepSpeed: parameters in bfloat16, norms' too, masters in fp32."""
@@ -434,7 +434,7 @@ def test_flash_attention_is_asked_for_where_there_is_none(neox: Site, device, be
     ascend_adapt.enable(device=device)
     from megatron.neox_arguments.arguments import expand_attention_types
 
-    assert state("flash_is_global") == ("skipped" if device == "cuda" else "applied")
+    assert state("flash_attention_as_global") == ("skipped" if device == "cuda" else "applied")
     given = [[["flash", "bigbird"], 2]]
     assert expand_attention_types(given, num_layers=4) == [becomes, "bigbird"] * 2
     assert given == [[["flash", "bigbird"], 2]]

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from ascend_adapt_plugins.megatron_deepspeed.gradient_clipping import clipping_off_cuda
+from ascend_adapt_plugins.megatron_deepspeed.gradient_clipping import clip_grad_norm_off_cuda
 
 torch = pytest.importorskip("torch")
 
@@ -31,7 +31,7 @@ def test_it_is_the_norm_and_the_scale_of_torch(norm_type, limit) -> None:
         other.grad = None if one.grad is None else one.grad.clone()
     expected = torch.nn.utils.clip_grad_norm_(others, limit, norm_type)
     measured = [one.grad for one in parameters if one.grad is not None]
-    norm = clipping_off_cuda.function(parameters, measured, limit, norm_type)
+    norm = clip_grad_norm_off_cuda.function(parameters, measured, limit, norm_type)
     assert norm == pytest.approx(float(expected), rel=1e-6)
     for one, other in zip(parameters[:-1], others, strict=False):
         torch.testing.assert_close(one.grad, other.grad)
@@ -40,4 +40,4 @@ def test_it_is_the_norm_and_the_scale_of_torch(norm_type, limit) -> None:
 @pytest.mark.usefixtures("one_rank")
 def test_a_rank_without_a_gradient_takes_part() -> None:
     layer = torch.nn.Linear(2, 2)
-    assert clipping_off_cuda.function(layer.parameters(), [], 1.0) == 0.0
+    assert clip_grad_norm_off_cuda.function(layer.parameters(), [], 1.0) == 0.0

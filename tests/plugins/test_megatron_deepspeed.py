@@ -24,7 +24,7 @@ DOCUMENTS = FUTURE | (torch.arange(S)[:, None] >= 5) & (torch.arange(S)[None] < 
 ARGUMENTS = "def validate_args(args, defaults={}):\n    return args\n"
 DEEPSPEEDAI = {"megatron__core__marker": "", "megatron__arguments": ARGUMENTS}
 BIGSCIENCE = {"megatron__arguments": "", "megatron__enums": ""}
-FORKS = {"mask_and_causal": DEEPSPEEDAI, "mask_and_causal_asserted": BIGSCIENCE}
+FORKS = {"masked_causal_softmax": DEEPSPEEDAI, "masked_causal_softmax_asserted": BIGSCIENCE}
 
 # What both have at the target, in their order of arguments; what it was given is kept.
 SOFTMAX = """
@@ -107,7 +107,7 @@ def test_a_causal_mask_takes_the_causal_kernel(softmax, fork) -> None:
     layer = softmax("causal", None)
     mask = four_axes(FUTURE)
     assert layer.forward(torch.zeros(B, N, S, S), mask) == "upstream's own"
-    expected = mask if fork == "mask_and_causal" else None  # bigscience's asserts that there is none
+    expected = mask if fork == "masked_causal_softmax" else None  # bigscience's asserts that there is none
     assert layer.given[0] is expected
     mask[..., 7, 0] = True  # the same tensor says something else now
     assert torch.is_tensor(layer.forward(torch.zeros(B, N, S, S), mask))
@@ -190,7 +190,7 @@ def test_kernels_are_compiled_only_where_there_are_a_gpu_and_nvcc(monkeypatch, c
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", home)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpu))
     called = []
-    cuda_extensions.no_compiling_without_nvcc.function(called.append, None, ("args",), {})
+    cuda_extensions.no_build_without_nvcc.function(called.append, None, ("args",), {})
     assert called == ["args"] * calls
 
 
@@ -204,7 +204,7 @@ def test_kernels_that_cannot_be_compiled_are_those_that_are_provided(monkeypatch
     def load(arguments: object) -> None:
         raise RuntimeError("Error building extension: Unsupported gpu architecture 'compute_70'")
 
-    assert cuda_extensions.no_compiling_without_nvcc.function(load, None, ("args",), {}) is None
+    assert cuda_extensions.no_build_without_nvcc.function(load, None, ("args",), {}) is None
     assert "compute_70') — continuing with ascend_adapt's kernels" in caplog.text
 
 
@@ -283,7 +283,7 @@ def one_rank(*_):
     return SimpleNamespace(size=lambda: 1)
 
 
-@pytest.mark.parametrize(("patch", "marked"), [("fused_loss", DEEPSPEEDAI), ("fused_loss_of_mpu", BIGSCIENCE)])
+@pytest.mark.parametrize(("patch", "marked"), [("fused_loss", DEEPSPEEDAI), ("fused_loss_mpu", BIGSCIENCE)])
 def test_the_loss_in_one_operation(site: Site, monkeypatch, patch, marked) -> None:
     site.write(**marked, megatron__core__parallel_state="", megatron__mpu="")
     import megatron.core.parallel_state
@@ -372,12 +372,12 @@ def test_weight_decay_is_decoupled_as_on_a_gpu(site: Site, monkeypatch, device) 
 
 
 STAND_INS = {
-    "mask_and_causal": (SOFTMAX, "FusedScaleMaskSoftmax.forward"),
-    "mask_and_causal_asserted": (SOFTMAX, "FusedScaleMaskSoftmax.forward"),
-    "reset_mask_goes_down_the_pipe": (PIPE, "GPTModelPipe.__init__"),
+    "masked_causal_softmax": (SOFTMAX, "FusedScaleMaskSoftmax.forward"),
+    "masked_causal_softmax_asserted": (SOFTMAX, "FusedScaleMaskSoftmax.forward"),
+    "pipeline_attention_mask": (PIPE, "GPTModelPipe.__init__"),
     "compile_helper": (HELPERS, "compile_helper"),
     "decoupled_weight_decay": (OPTIMIZER, "get_megatron_optimizer"),
-    "unused_configuration_is_told": (PARSE, "parse_args"),
+    "warn_unused_deepspeed_config": (PARSE, "parse_args"),
     "no_gradient_accumulation_fusion": (ARGUMENTS, "validate_args"),
 }
 

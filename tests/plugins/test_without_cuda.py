@@ -216,15 +216,41 @@ else:
 """)
 
 
-def test_the_patch_says_that_it_stays(run):
+def test_disable_restores_torch_for_the_code_base(run):
     run("""
 def of_this(status, patch):
     (found,) = [one for one in status.outcomes if one.patch == patch and one.target == "codebase.start:begin"]
     return found
-outcome = of_this(ascend_adapt.status(), "cuda_on_cpu")
-assert outcome.state == "applied" and not outcome.reversible
+assert of_this(ascend_adapt.status(), "cuda_on_cpu").state == "applied"
 other = of_this(ascend_adapt.status(), "cuda_on_npu")
-assert other.state == "skipped" and "this process runs on cpu" in other.reason
+assert other.state == "skipped" and "this process runs on cpu" in other.reason and not other.reversible
+assert t.cuda.is_available() and early.current_device.__module__ != "torch.cuda"
 outcome = of_this(ascend_adapt.disable(), "cuda_on_cpu")
-assert outcome.state == "reverted" and "cannot be undone" in outcome.reason
+assert outcome.state == "reverted" and outcome.reason == "", outcome
+assert not t.cuda.is_available() and early.current_device.__module__ == "torch.cuda"
+try:
+    t.ones(2).cuda()
+except (AssertionError, RuntimeError):
+    pass
+else:
+    raise SystemExit("still mapped")
 """)
+
+
+def test_a_mapping_that_cannot_be_undone_is_reported():
+    from ascend_adapt_plugins.without_cuda.programs import Programs
+
+    programs = Programs("npu", "auto")
+    programs._because, programs._change = "train.py", OnNpuWithoutNpu()
+    assert 'train.py uses CUDA: "cuda" is the NPU' in programs.describe()
+    programs.undo()
+    assert programs.describe() == 'train.py uses CUDA: "cuda" stays the NPU, which cannot be undone'
+
+
+class OnNpuWithoutNpu:
+    """In place of on_npu.OnNpu, whose changes would stay in this process."""
+
+    reversible = False
+
+    def undo(self, modules):
+        """Do nothing, as OnNpu."""

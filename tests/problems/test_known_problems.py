@@ -77,9 +77,9 @@ def test_problems_of_a_plugin_are_found(tmp_path, monkeypatch):
 
 
 def test_a_general_problem_gives_way_to_a_specific_one():
-    text = PROBLEM_OF["fsdp2_of_accelerate_says_cuda"].example
+    text = PROBLEM_OF["fsdp2_in_accelerate_uses_cuda"].example
     assert [one.problem.name for one in explanation.explain(LogText(text), PROBLEMS, Facts())] == [
-        "fsdp2_of_accelerate_says_cuda"
+        "fsdp2_in_accelerate_uses_cuda"
     ]
 
 
@@ -192,3 +192,33 @@ def test_a_handled_import_is_the_cause_of_a_later_exception():
     handled = healthy.LOGS["torch_npu without CANN in a job on CPUs"]
     failed = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nRuntimeError: no NPU\n'
     assert list(found_in(handled + failed, None)) == ["cann_environment_is_not_set"]
+
+
+THROUGH_HOOKS = """\
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/accelerate/commands/launch.py", line 1190, in launch_command
+    simple_launcher(args)
+  File "/home/u/train.py", line 3, in <module>
+    from megatron import training
+  File "<frozen importlib._bootstrap>", line 1178, in _find_and_load
+  File "/venv/lib/python3.11/site-packages/wrapt/importer.py", line 163, in _self_exec_module
+    self.__wrapped__.exec_module(module)
+  File "/home/u/Megatron-LM/megatron/training.py", line 7, in <module>
+    from megatron.data import gpt_dataset
+  File "/venv/lib/python3.11/site-packages/wrapt/importer.py", line 253, in find_spec
+    spec = importlib.util.find_spec(fullname)
+  File "/src/ascend_adapt/patches/apply/providing.py", line 100, in find_spec
+    return None
+ModuleNotFoundError: No module named 'megatron.data'
+"""
+
+
+def test_an_import_hook_is_not_named_as_the_importer():
+    (found,) = explanation.explain(LogText(THROUGH_HOOKS), PROBLEMS, Facts())
+    assert found.cause.startswith("the code imports megatron.data")
+    assert [str(one) for one in found.frames] == [
+        "/home/u/Megatron-LM/megatron/training.py:7: from megatron.data import gpt_dataset"
+    ]
+    installed = THROUGH_HOOKS.replace("/home/u/Megatron-LM", "/venv/lib/python3.11/site-packages")
+    (found,) = explanation.explain(LogText(installed), PROBLEMS, Facts())
+    assert found.cause.startswith("megatron imports megatron.data")

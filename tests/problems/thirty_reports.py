@@ -73,7 +73,7 @@ REPORTS = (
         "D09",
         f"{GITHUB}/Ascend/pytorch/issues/10",
         NAMED,
-        ("bitsandbytes_asks_cuda", "four_bit_weights_asked"),
+        ("bitsandbytes_requires_cuda", "four_bit_weights_asked"),
         log="Traceback (most recent call last):\n"
         '  File "train.py", line 90, in <module>\n    trainer.train()\n'
         '  File "/env/lib/python3.9/site-packages/bitsandbytes/autograd/_functions.py", line 322, in forward\n'
@@ -112,7 +112,7 @@ REPORTS = (
         "D15",
         f"{GITHUB}/modelscope/ms-swift/issues/3567",
         NAMED,
-        ("rollout_backend_that_is_not_installed", "lmdeploy_for_rollout_on_npu"),
+        ("rollout_backend_not_installed", "lmdeploy_for_rollout_on_npu"),
         "the engine that is imported although another one was chosen, with the line; the report quotes no error text",
         log="Traceback (most recent call last):\n"
         '  File "/env/lib/python3.10/site-packages/swift/trainers/rlhf_trainer/grpo_trainer.py", line 27, in <module>\n'
@@ -210,7 +210,7 @@ REPORTS = (
         "D35",
         f"{GITHUB}/huggingface/trl/issues/3545",
         NAMED,
-        ("module_that_vllm_ascend_lost", "trl_needs_a_newer_vllm_ascend"),
+        ("module_removed_from_vllm_ascend", "trl_needs_a_newer_vllm_ascend"),
         log="Traceback (most recent call last):\n"
         '  File "/env/lib/python3.9/site-packages/trl/extras/vllm_client.py", line 38, in <module>\n'
         "ModuleNotFoundError: No module named 'vllm_ascend.distributed.device_communicators'\n",
@@ -220,7 +220,7 @@ REPORTS = (
         "D37",
         f"{GITHUB}/huggingface/accelerate/pull/3790",
         NAMED,
-        ("fsdp2_of_accelerate_says_cuda", "fsdp2_of_accelerate_says_cuda_here"),
+        ("fsdp2_in_accelerate_uses_cuda", "fsdp2_in_accelerate_uses_cuda_here"),
         log="Traceback (most recent call last):\n"
         '  File "/job/train.py", line 40, in <module>\n    model = accelerator.prepare(model)\n'
         '  File "/env/lib/python3.11/site-packages/accelerate/accelerator.py", line 1400, in prepare\n'

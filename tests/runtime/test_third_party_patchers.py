@@ -60,4 +60,4 @@ def test_liger_keeps_what_it_has_put_in_place(order):
     assert ended.returncode == 0, ended.stderr[-3000:]
     called, norm, states, beside = json.loads(ended.stdout.splitlines()[-1])
     assert (called, norm, beside) == (["liger_kernel.transformers.functional"], "LigerRMSNorm", ["Liger"])
-    assert {states[name] for name in ("gelu_in_one_operation", "fused_attention", "loss_without_a_copy")} == {"applied"}
+    assert {states[name] for name in ("fused_new_gelu", "fused_attention", "loss_without_fp32_copy")} == {"applied"}

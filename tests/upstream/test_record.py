@@ -90,8 +90,12 @@ def test_a_gate_that_is_one_release_off_is_found(text: str, release: str, proble
 @pytest.mark.parametrize(
     ("name", "facts", "problem"),
     [
-        ("gradients_by_type", Facts((), (), "present", ""), "does not exist"),
-        ("gradients_by_type", Facts(("(tensors, kind)",), ("0",), "present", ""), "does not accept every argument"),
+        ("bucket_gradients_by_dtype", Facts((), (), "present", ""), "does not exist"),
+        (
+            "bucket_gradients_by_dtype",
+            Facts(("(tensors, kind)",), ("0",), "present", ""),
+            "does not accept every argument",
+        ),
         ("quote_exports", Facts(("(self, key, value)",), ("0",), "present", ""), "does not accept key="),
         ("widen_partition_metadata", Facts((), (), "not judged", ""), "does not exist"),
     ],

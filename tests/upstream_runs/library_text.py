@@ -7,6 +7,10 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 END = "<|endoftext|>"
 
@@ -36,6 +40,13 @@ def write_tokenizer(folder: Path) -> Path:
         trained.save_model(str(folder), "gpt2")
         trained.save(str(folder / "tokenizer.json"))
     return folder
+
+
+def tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer of a folder, which is written if it is not there."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(write_tokenizer(folder) / "tokenizer.json"))
 
 
 def write_tokens(folder: Path) -> Path:

@@ -5,11 +5,16 @@ Absent means skipped, by name and with the reason. What CI judges of each patch 
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 
+import library_text
+import numpy
 import pytest
 import upstream_job
 from code_bases import CODE_BASES, VARIABLE, CodeBase, NotHere
+from glm import jobs as glm
 from upstream_job import Ended, Place, UpstreamJob
 
 from ascend_adapt.testing.releases import Releases
@@ -62,6 +67,16 @@ def outcome(state: str, reason: str = "") -> dict[str, str]:
 def test_what_must_not_be_in_a_job(code, losses, outcomes, expected, tmp_path) -> None:
     ended = Ended(code, losses, "ValueError: bad\n", {"outcomes": outcomes, "problems": []}, tmp_path)
     assert ended.problems == expected
+
+
+def test_tokens_of_glm_are_in_the_order_of_the_documents(tmp_path) -> None:
+    place = Place(tmp_path, tmp_path, tmp_path, "cpu", "float32")
+    corpus = glm.write_lazy_corpus(place)
+    lengths = pickle.loads((tmp_path / "00.lazy/text.len.pkl").read_bytes())
+    tokens = numpy.fromfile(tmp_path / "00.lazy/text", numpy.int32)
+    tokenizer = library_text.tokenizer(tmp_path / ".pytorch_pretrained_bert")
+    texts = [tokenizer.decode(list(part)) for part in numpy.split(tokens, numpy.cumsum(lengths)[:-1])]
+    assert texts == [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
 
 
 def test_a_job_without_bf16_on_a_device_is_not_run_there() -> None:

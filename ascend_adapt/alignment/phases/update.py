@@ -36,7 +36,7 @@ class Update:
     def sides(self, part: str, state: str | None = None) -> tuple[Value | None, Value | None]:
         """Return one tensor from both runs: "gradient", "before", "after", or "state" with the name of the state."""
         one, other = (
-            side.value([line[part] if state is None else line[part][state] for line in side.updates[self.key]])
+            side.value([_tensor(line, part, state) for line in side.updates[self.key]])
             for side in (self.step.pair.a, self.step.pair.b)
         )
         return one, other
@@ -61,6 +61,12 @@ class Update:
             return False
         pair.uncompared.add(f"optimizer's {name}")
         return True
+
+
+def _tensor(line: dict[str, Any], part: str, state: str | None) -> dict[str, Any]:
+    """Return the entry of a tensor; empty if this rank did not record it."""
+    found: dict[str, Any] = line.get(part, {})
+    return found if state is None else found.get(state, {})
 
 
 def updates_of(step: Step) -> list[Update]:

@@ -49,18 +49,6 @@ class Problems:
         raise (UsageError if is_usage else LaunchError)("\n".join(texts))
 
 
-def check_working_folder() -> None:
-    """Check that the working folder exists; without it, neither relative paths nor MKL's libraries can be found.
-
-    Raises:
-        UsageError: the folder was removed.
-    """
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise UsageError(f"working folder: {error.strerror}, expected an existing folder — cd to one") from error
-
-
 def check(request: Request, environ: Mapping[str, str]) -> None:
     """Check everything that is independent of devices and hosts.
 

@@ -24,7 +24,7 @@ def check(request: Request, environ: Mapping[str, str]) -> None:
     """Check the imports at the top level of the job's script.
 
     Raises:
-        LaunchError: the installed release of a package lacks one of these modules.
+        LaunchError: the installed release of a package lacks some of these modules; one line for each import.
     """
     script = _script(request)
     lacking = list(_lacking(script)) if script is not None else []
@@ -36,12 +36,17 @@ def check(request: Request, environ: Mapping[str, str]) -> None:
 
     problems = [one for one in known.problems(environ)[0] if one.symptom and one.when and one.when.versions]
     facts = of_names({name for one in problems if one.when for name in one.when.distributions}, environ, "")
+    refused = []
     for line, code, missing in lacking:
         raised = f"{code}\nModuleNotFoundError: No module named {missing!r}"
-        for found in explanation.explain(LogText(raised), problems, facts):
+        shown = explanation.explain(LogText(raised), problems, facts)
+        for found in shown:
             if found.problem.when and facts.known_true(found.problem.when):
                 here = ", ".join(facts.evidence_of(found.problem.when))
-                raise LaunchError(f"{script}:{line}: `{code}`, but {here} has no {missing}: {found.cause} — {found.do}")
+                refused.append(f"{script}:{line}: `{code}`, but {here} has no {missing}: {found.cause} — {found.do}")
+                break
+    if refused:
+        raise LaunchError("\n".join(refused))
 
 
 def _script(request: Request) -> Path | None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ascend_adapt.config.train_config import TrainConfig
     from ascend_adapt.recipes.recipe import Recipe
 
+_FOR_OTHER_CODE = ("cuda_code",)
+"""Plugins whose patches are for code that says "cuda". In a native run only the trainer runs."""
+
 
 @dataclass(frozen=True)
 class NativeRun:
@@ -129,6 +132,7 @@ def prepare(request: Request) -> NativeRun:
     asked = dataclasses.replace(
         request,
         arguments=(),
+        disable=(*request.disable, *_FOR_OTHER_CODE),
         nproc=request.nproc or recipe.ranks_per_node,
         nodes=request.nodes or recipe.nodes,
         node_ips=request.node_ips or recipe.node_ips,

@@ -112,7 +112,7 @@ class Agent:
         except (AdaptError, OSError) as error:
             self._sender.send(json_frame(Kind.ENDED, {"error": str(error)}))
             return 1
-        self._sender.send(json_frame(Kind.BEGAN, {"time_ns": time.time_ns()}))
+        self._sender.send(json_frame(Kind.BEGAN, {"monotonic_ns": time.monotonic_ns()}))
         copying = [threading.Thread(target=self._copy, args=pipe, daemon=True) for pipe in pipes]
         run_dir, ranks = RunDirectory(Path(order["run_dir"])), [rank["rank"] for rank in order["ranks"]]
         for thread in (

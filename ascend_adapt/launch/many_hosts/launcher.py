@@ -260,7 +260,7 @@ class HostsLauncher:
         for link in lost:
             self._fail(f"host {link.name}: lost, {link.lost} — check that host, and the network to it")
         if failures:
-            first = min(failures, key=lambda one: one.time_ns)
+            first = min(failures, key=lambda one: one.at.monotonic_ns)
             for line in first.report(self._assignment.run_dir):
                 self._fail(line)
             return first.code

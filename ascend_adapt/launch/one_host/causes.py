@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ascend_adapt.errors import AdaptError
 from ascend_adapt.launch.one_host import failures
 from ascend_adapt.launch.one_host.failures import Failure
+from ascend_adapt.launch.one_host.moment import Moment
 from ascend_adapt.launch.one_host.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _LAST_LINES = 400
 _MOST = 2
 
 
-def of_failure(run_dir: RunDirectory, failure: Failure, since_ns: int, environ: Mapping[str, str]) -> str:
+def of_failure(run_dir: RunDirectory, failure: Failure, since: Moment, environ: Mapping[str, str]) -> str:
     """Return lines with the cause and the next step, or "" if no known problem matches.
 
     The ranks of a command have no logs here, so the first rank that recorded an exception is reported with its cause.
@@ -31,7 +32,7 @@ def of_failure(run_dir: RunDirectory, failure: Failure, since_ns: int, environ: 
         if failure.rank is not None:
             log = run_dir.rank_log(failure.rank)
             return "\n".join(_explained(log_text.read(log, LARGEST_LOG), environ)) if log.is_file() else ""
-        first = failures.first_recorded(run_dir, since_ns, None)
+        first = failures.first_recorded(run_dir, since, None)
         if first is None:
             return ""
         head = f"rank {first.rank} on {first.host} failed first: {first.error}"

@@ -6,15 +6,15 @@ import json
 import os
 import socket
 import sys
-import time
 import traceback
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ascend_adapt.errors import type_and_message
+from ascend_adapt.launch.one_host.moment import Moment, have_one_clock
 from ascend_adapt.launch.one_host.processes import code_name
 from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
 
@@ -27,18 +27,28 @@ class Failure:
     """Failure of a rank, or of a command if ``rank`` is None.
 
     Attributes:
+        at: when it was recorded, by its host's clocks.
         error: the error message, or "" if there was none.
         cause: the cause and the next step on one line each, if a known problem explains the failure.
         traceback: the traceback of a rank that a command has started, because such a rank has no log here.
     """
 
     rank: int | None
-    time_ns: int
+    at: Moment
     code: int
     error: str = ""
     host: str = ""
     cause: str = ""
     traceback: str = ""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Failure:
+        """Return a failure that ``asdict`` made plain.
+
+        Raises:
+            KeyError, TypeError: it is not one.
+        """
+        return cls(**{**data, "at": Moment(**data["at"])})
 
     def report(self, run_dir: RunDirectory) -> list[str]:
         """Return the closing lines of a failed job: the failure, its cause and the next step."""
@@ -57,7 +67,7 @@ def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -
     folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), environ.get("RANK", "")
     if not folder or not rank.isdigit():
         return
-    failure = {"rank": int(rank), "time_ns": time.time_ns(), "code": code, "host": socket.gethostname()}
+    failure = {"rank": int(rank), "at": asdict(Moment.now()), "code": code, "host": socket.gethostname()}
     failure |= {"traceback": trace} if trace else {}
     data = {**failure, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
     try:
@@ -76,33 +86,39 @@ def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: Tra
     record(environ, 1, type_and_message(error), text[-_LONGEST_TRACE:])
 
 
-def earliest(run_dir: RunDirectory, seen: Failure, since_ns: int) -> Failure:
-    """Return the earliest failure: a rank may have failed before the rank of ``seen``, whose process ended first."""
+def earliest(run_dir: RunDirectory, seen: Failure, since: Moment) -> Failure:
+    """Return the earliest failure on this host: another rank may have failed before the one whose process ended first.
+
+    The launcher orders the failures of several hosts, also if they share a run directory.
+    """
     if seen.rank is None:
         return seen
-    recorded = list(_recorded(run_dir).values())
-    own = [failure for failure in recorded if failure.rank == seen.rank and failure.time_ns >= since_ns]
+    here = [one for one in _recorded(run_dir, since).values() if one.at.boot == seen.at.boot]
+    own = [one for one in here if one.rank == seen.rank]
     if own:
         # The kernel reports the exit code; the rank records the message and the time.
-        seen = Failure(seen.rank, own[0].time_ns, seen.code, own[0].error, own[0].host)
-    return min([seen, *(failure for failure in recorded if failure.time_ns >= since_ns)], key=lambda one: one.time_ns)
+        seen = replace(own[0], code=seen.code, traceback="")
+    return _first([seen, *here]) or seen
 
 
-def first_recorded(run_dir: RunDirectory, since_ns: int, ranks: Collection[int] | None) -> Failure | None:
+def first_recorded(run_dir: RunDirectory, since: Moment, ranks: Collection[int] | None) -> Failure | None:
     """Return the first failure that one of ``ranks`` (or any rank, if None) recorded, or None."""
-    recorded = list(_recorded(run_dir).values())
-    own = [one for one in recorded if one.time_ns >= since_ns and (ranks is None or one.rank in ranks)]
-    return min(own, key=lambda one: one.time_ns, default=None)
+    return _first(one for one in _recorded(run_dir, since).values() if ranks is None or one.rank in ranks)
 
 
-def hidden_by_a_command(run_dir: RunDirectory, since_ns: int) -> Failure | None:
+def hidden_by_a_command(run_dir: RunDirectory, since: Moment) -> Failure | None:
     """Return the first rank failure that a command hides by its exit code 0, such as a script ending in ``tee``.
 
     A failure does not count if a later process of the same rank exists, because a launcher or a loop has restarted it.
     """
-    recorded = _recorded(run_dir)
-    counted = [one for path, one in recorded.items() if one.time_ns >= since_ns and _is_last_of_its_rank(path, run_dir)]
-    return min(counted, key=lambda one: one.time_ns, default=None)
+    return _first(one for path, one in _recorded(run_dir, since).items() if _is_last_of_its_rank(path, run_dir))
+
+
+def _first(found: Iterable[Failure]) -> Failure | None:
+    """Return the first failure; by the wall clock if they are of several hosts, which nothing else orders."""
+    every = list(found)
+    clock = "monotonic_ns" if have_one_clock([one.at for one in every]) else "wall_ns"
+    return min(every, key=lambda one: getattr(one.at, clock), default=None)
 
 
 def _is_last_of_its_rank(path: Path, run_dir: RunDirectory) -> bool:
@@ -113,14 +129,14 @@ def _is_last_of_its_rank(path: Path, run_dir: RunDirectory) -> bool:
         return False
 
 
-def _recorded(run_dir: RunDirectory) -> dict[Path, Failure]:
-    """Return the failures that ranks have recorded, keyed by file."""
-    return {path: failure for path in run_dir.failures.glob("*.json") if (failure := _read(path)) is not None}
+def _recorded(run_dir: RunDirectory, since: Moment) -> dict[Path, Failure]:
+    """Return the failures that ranks have recorded since a moment, keyed by file."""
+    found = {path: _read(path) for path in run_dir.failures.glob("*.json")}
+    return {path: one for path, one in found.items() if one is not None and not one.at.is_before(since)}
 
 
 def _read(path: Path) -> Failure | None:
     try:
-        data: dict[str, Any] = json.loads(path.read_text())
-        return Failure(**data)
-    except (OSError, ValueError, TypeError, RecursionError):
+        return Failure.from_json(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -7,6 +7,7 @@ end, and when the pipe from the launcher closes because the launcher is gone.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import selectors
@@ -17,11 +18,12 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ascend_adapt.errors import LaunchError
+from ascend_adapt.errors import LaunchError, system_error
 from ascend_adapt.launch.one_host import causes, failures, processes, signals
 from ascend_adapt.launch.one_host.console import STDERR, STDOUT, say
 from ascend_adapt.launch.one_host.coverage import CoverageWatch
 from ascend_adapt.launch.one_host.failures import Failure
+from ascend_adapt.launch.one_host.moment import Moment
 from ascend_adapt.launch.one_host.output import Output
 from ascend_adapt.launch.one_host.processes import Identity, code_name
 from ascend_adapt.launch.one_host.recipients import SETTLE_S, Recipients
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from ascend_adapt.launch.one_host.progress_bar import ProgressBar
 
 _ENDING_LOOK_S = 0.02
+_HELPERS_S = 1.0
+"""How long helper processes of Python, such as its resource tracker, may take to end after the last rank."""
 _OUTPUT_WAIT_S = 5.0
 
 
@@ -110,7 +114,7 @@ class Guardian:
 
     def _attempt(self, restarts: int) -> int:
         """Start every process, wait for the first failure or the last success, and end all remaining processes."""
-        began_ns = time.time_ns()
+        began = Moment.now()
         ranks = [command.rank for command in self._assignment.plan.ranks if command.rank is not None]
         logs = {rank: self._assignment.run_dir.rank_log(rank) for rank in ranks}
         bar = _progress_bar() if self._assignment.shows_progress else None
@@ -127,24 +131,24 @@ class Guardian:
         output.finish(_OUTPUT_WAIT_S if not left_running else 0)
         if failure is None:
             # A failure on another host may have ended this host before its earlier failure was seen.
-            self._failure = failures.first_recorded(self._assignment.run_dir, began_ns, ranks)
+            self._failure = failures.first_recorded(self._assignment.run_dir, began, ranks)
             if self._requests.stop is not None:
                 return 128 + self._requests.stop
-            return 0 if ranks else self._code_of_a_command(began_ns)
-        return self._report(failures.earliest(self._assignment.run_dir, failure, began_ns), began_ns)
+            return 0 if ranks else self._code_of_a_command(began)
+        return self._report(failures.earliest(self._assignment.run_dir, failure, began), began)
 
-    def _report(self, first: Failure, began_ns: int) -> int:
+    def _report(self, first: Failure, began: Moment) -> int:
         """Print the first failure with its cause, keep it for the job's file, and return the exit code."""
-        cause = causes.of_failure(self._assignment.run_dir, first, began_ns, os.environ)
+        cause = causes.of_failure(self._assignment.run_dir, first, began, os.environ)
         self._failure = replace(first, cause=cause, traceback="")
         if self._assignment.part is None:
             for line in self._failure.report(self._assignment.run_dir):
                 say(line)
         return first.code
 
-    def _code_of_a_command(self, began_ns: int) -> int:
+    def _code_of_a_command(self, began: Moment) -> int:
         """Return 0, or the exit code of a rank whose failure a command such as ``... | tee log`` has hidden."""
-        hidden = failures.hidden_by_a_command(self._assignment.run_dir, began_ns)
+        hidden = failures.hidden_by_a_command(self._assignment.run_dir, began)
         if hidden is None:
             return 0
         (command,) = self._assignment.plan.ranks
@@ -152,7 +156,7 @@ class Guardian:
             f"{command.argv[0]} ended with exit code 0, but rank {hidden.rank} on {hidden.host} failed: {hidden.error} "
             f"— exit code {hidden.code}"
         )
-        return self._report(Failure(None, hidden.time_ns, hidden.code, error, hidden.host), began_ns)
+        return self._report(Failure(None, hidden.at, hidden.code, error, hidden.host), began)
 
     def _start(self, command: RankCommand, output: Output, restarts: int, bar: ProgressBar | None) -> int:
         env = {**os.environ, **command.env, "ASCEND_ADAPT_JOB": f"{self._job_name()}.{restarts}"}
@@ -160,14 +164,14 @@ class Guardian:
             env.pop(name, None)
         stdout = stderr = None
         inherited: tuple[int, ...] = ()
-        if command.rank is not None:
-            env["TORCHELASTIC_RUN_ID"] = env["ASCEND_ADAPT_JOB"]
-            env["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
-            stdout, stderr = output.pipe(command.rank, STDOUT), output.pipe(command.rank, STDERR)
-            if command.rank == 0 and bar is not None:
-                inherited = (output.pipe_of_bar(bar),)
-                env["ASCEND_ADAPT_PROGRESS_FD"] = str(inherited[0])
         try:
+            if command.rank is not None:
+                env["TORCHELASTIC_RUN_ID"] = env["ASCEND_ADAPT_JOB"]
+                env["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
+                stdout, stderr = output.pipe(command.rank, STDOUT), output.pipe(command.rank, STDERR)
+                if command.rank == 0 and bar is not None:
+                    inherited = (output.pipe_of_bar(bar),)
+                    env["ASCEND_ADAPT_PROGRESS_FD"] = str(inherited[0])
             process = subprocess.Popen(
                 command.argv,
                 env=env,
@@ -179,8 +183,10 @@ class Guardian:
                 preexec_fn=processes.dies_with_parent(),
             )
         except OSError as error:
+            is_broken = error.errno in (errno.ENOEXEC, errno.ENOENT, errno.EACCES)
+            step = "check its first line (#!)" if is_broken else "raise the limit, or start less on this host"
             raise LaunchError(
-                f"{command.argv[0]}: {error.strerror}, expected a program that starts — check its first line (#!)"
+                f"{command.argv[0]}: {system_error(error)}, expected a program that starts — {step}"
             ) from error
         process.returncode = 0  # The guardian reaps its children itself, in the order in which they end.
         return int(process.pid)
@@ -200,12 +206,12 @@ class Guardian:
                 command = running.pop(pid, None)
                 if command is not None and code != 0:
                     error = "" if command.rank is not None else f"{command.argv[0]} ended with {code_name(code)}"
-                    return Failure(command.rank, time.time_ns(), code, error)
+                    return Failure(command.rank, Moment.now(), code, error)
             for unreached in watch.look() if watch is not None else ():
                 self._unreached.append(str(unreached))
                 say(str(unreached))
                 if self._assignment.strict:
-                    return Failure(None, time.time_ns(), 1, "--strict: the job stops, every rank must be adapted")
+                    return Failure(None, Moment.now(), 1, "--strict: the job stops, every rank must be adapted")
         return None
 
     def _end_all(self, failure: Failure | None) -> list[Identity]:
@@ -216,6 +222,8 @@ class Guardian:
         grace = self._assignment.grace if stop in signals.TIME_TO_SAVE else GRACE_S
         if stop in signals.END and self._assignment.part is None:
             say(ends_by(stop, grace))
+        if is_success:
+            self._wait_for_helpers()
         first = signal.SIGINT if stop == signal.SIGINT else signal.SIGTERM
         ending = Termination(first, grace, needs=self._recipients.needs)
         done = ending.look()
@@ -234,6 +242,14 @@ class Guardian:
             pids = ", ".join(str(one.pid) for one in ending.left)
             say(f"pids {pids} still run after SIGKILL — they are blocked in the kernel, see dmesg")
         return ending.left
+
+    def _wait_for_helpers(self) -> None:
+        """Let processes end that end by themselves after their rank."""
+        until = time.monotonic() + _HELPERS_S
+        while processes.descendants(os.getpid()) and time.monotonic() < until and self._requests.stop is None:
+            self._wait(_ENDING_LOOK_S)
+            for _ in processes.reap():
+                pass
 
     def _wait(self, timeout: float | None) -> None:
         """Wait for the timeout, or for a signal to this process or to the launcher."""

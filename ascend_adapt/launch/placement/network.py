@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import array
 import fcntl
+import functools
 import getpass
 import socket
 import struct
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 _SIOCGIFADDR = 0x8915
 _DISCARD_PORT = 9
+# A resolver that does not answer takes seconds for each name.
+_LOOKUPS_AT_A_TIME = 64
+
+_Found = TypeVar("_Found")
 
 
 def own_names() -> set[str]:
@@ -28,6 +36,12 @@ def is_here(address: str) -> bool:
     if user and user != getpass.getuser():
         return False
     return name in own_names() or any(_can_bind(*found) for found in _resolved(name))
+
+
+def for_each(look_up: Callable[[str], _Found], names: Iterable[str]) -> list[_Found]:
+    """Return the result of a function that resolves a name, for each name; they are resolved concurrently."""
+    with ThreadPoolExecutor(_LOOKUPS_AT_A_TIME) as pool:
+        return list(pool.map(look_up, names))
 
 
 def addresses() -> set[str]:
@@ -51,11 +65,12 @@ def interface_of(address: str) -> str | None:
     return next((name for _, name in socket.if_nameindex() if _address_of(name) == address), None)
 
 
-def _resolved(name: str) -> list[tuple[int, str]]:
+@functools.cache
+def _resolved(name: str) -> tuple[tuple[int, str], ...]:
     try:
-        return [(family, str(where[0])) for family, _, _, _, where in socket.getaddrinfo(name, None)]
+        return tuple((family, str(where[0])) for family, _, _, _, where in socket.getaddrinfo(name, None))
     except OSError:
-        return []
+        return ()
 
 
 def _can_bind(family: int, address: str) -> bool:

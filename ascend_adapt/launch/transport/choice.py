@@ -41,7 +41,8 @@ def choose(launcher: str, port: int | None, addresses: Sequence[str], look_up: b
         LaunchError: the transport cannot be used here, or ``local`` was requested for a job on other hosts.
     """
     check_name(launcher)
-    others = [one for one in addresses if not (network.is_here(one) if look_up else network.is_own_name(one))]
+    are_here = network.for_each(network.is_here if look_up else network.is_own_name, addresses)
+    others = [one for one, is_here in zip(addresses, are_here, strict=True) if not is_here]
     if others and launcher == "local":
         raise LaunchError(f"--launcher local: {len(others)} hosts of the hostfile are not this host — use ssh or pdsh")
     name = DEFAULT if launcher in ("auto", "local") else launcher

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ascend_adapt.errors import type_and_message
@@ -55,7 +56,7 @@ class Connection:
 
     def order(self, data: Mapping[str, Any]) -> None:
         """Send the order, which describes the processes to run on the host."""
-        self._ordered_ns = time.time_ns()
+        self._ordered_ns = time.monotonic_ns()
         self._sender.send(json_frame(Kind.ORDER, data))
 
     def signal(self, number: int) -> None:
@@ -101,9 +102,9 @@ class Connection:
             self.hello = json_object(payload)
         elif kind is Kind.BEGAN:
             self.has_begun = True
-            now = time.time_ns()
+            now = time.monotonic_ns()
             # The agent's clock in the middle of the round trip; the error is at most half a round trip.
-            self.ahead_ns = json_object(payload)["time_ns"] - (self._ordered_ns + now) // 2
+            self.ahead_ns = json_object(payload)["monotonic_ns"] - (self._ordered_ns + now) // 2
         elif kind is Kind.STATUS:
             statuses.append(json_object(payload))
         elif kind is Kind.ENDED:
@@ -115,11 +116,13 @@ class Connection:
         return self._decoder.noise.decode(errors="replace").strip()
 
     def failure(self) -> Failure | None:
-        """Return the failure that the agent reported, with its time converted to the launcher's clock."""
+        """Return the failure that the agent reported, with its time converted to the launcher's monotonic clock."""
         failure = (self.ended or {}).get("failure")
         if failure is None:
             return None
-        return Failure(**{**failure, "time_ns": failure["time_ns"] - self.ahead_ns, "host": self.name})
+        reported = Failure.from_json(failure)
+        at = replace(reported.at, monotonic_ns=reported.at.monotonic_ns - self.ahead_ns)
+        return replace(reported, at=at, host=self.name)
 
     def close(self) -> None:
         """Close the connection; an agent that is still running ends its part of the job."""

@@ -59,8 +59,8 @@ class PdshTransport(Transport):
         self._said, self._own_words = {}, []
         links, others = [], []
         self._tokens, self._waiting = {}, {}
-        for address in addresses:
-            if network.is_here(address):
+        for address, is_here in zip(addresses, network.for_each(network.is_here, addresses), strict=True):
+            if is_here:
                 links += self._here.links([address])
                 continue
             ours, theirs = socket.socketpair()
@@ -70,9 +70,8 @@ class PdshTransport(Transport):
             others.append(address)
             self._waiting[link.name] = theirs
         self._names = tuple(self._waiting)
-        ways = {
-            network.address_towards(link.name) or socket.gethostname() for link in links if link.name in self._waiting
-        }
+        towards = network.for_each(network.address_towards, self._names)
+        ways = {address or socket.gethostname() for address in towards}
         arguments = f"{sorted(ways)!r}, {listener.getsockname()[1]}, {fingerprint!r}, main"
         self._start(
             others,

@@ -28,7 +28,7 @@ class SshTransport(Transport):
 
     def links(self, addresses: Sequence[str]) -> list[Connection]:
         """Start all connections; the hosts connect at the same time."""
-        return [self._start(address) for address in addresses]
+        return list(map(self._start, addresses, network.for_each(network.is_here, addresses)))
 
     def why_not(self, link: Connection, waited_s: float) -> str:
         """Return ssh's messages about a host."""
@@ -41,9 +41,9 @@ class SshTransport(Transport):
     def close(self) -> None:
         """Do nothing, because each ssh ends with its connection."""
 
-    def _start(self, address: str) -> Connection:
+    def _start(self, address: str, is_here: bool) -> Connection:
         command = ssh_command.program()
-        if not network.is_here(address):
+        if not is_here:
             command = [*ssh_command.OUTLIVES_SIGNALS, *ssh_command.command(address, self._port)]
         process = subprocess.Popen(
             command,

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ascend_adapt import switches
 from ascend_adapt.alignment import updates as recorded
 from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.native.parallel.mesh import Mesh
@@ -42,7 +43,7 @@ def why_not(config: TrainConfig, mesh: Mesh) -> str:
         "several hosts": int(os.environ.get("LOCAL_WORLD_SIZE", "1")) != parallel.world_size,
         # This dropout sets the state of a generator, which cannot be captured.
         "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
-        f"{VARIABLE}=0": os.environ.get(VARIABLE) == "0",
+        f"{VARIABLE}=0": not switches.is_on(os.environ, VARIABLE, default=True),
         "FSDP": parallel.zero_stage == 3 or parallel.offload_optimizer,
         "the loss scale of fp16": config.precision.dtype == "fp16",
         f"the optimizer {config.optimizer.kind}": config.optimizer.kind == "sgd",

@@ -165,6 +165,8 @@ def undo(records: Sequence[PatchRecord], applier: Applier, finder: ProvidingFind
                 continue
             chain(swaps, applier.undo(application))
             homes.append(application.module)
+            if patch.undo is not None:
+                patch.undo()
             record.set("reverted", "" if patch.reversible else "its effects cannot be undone")
         record.applications.clear()
     if swaps:

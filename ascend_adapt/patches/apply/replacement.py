@@ -56,11 +56,10 @@ def inherited(place: Place) -> Any:
     """Return a function that calls the method that ``place.owner`` inherits at the time of the call.
 
     Raises:
-        PatchDrift: the method is object.__new__ or object.__init__, whose argument checks depend on what the class
-            defines.
+        PatchDrift: it is object's __new__, __init__ or __reduce__, whose behaviour depends on what the class defines.
     """
     owner, name, value = place.owner, place.name, place.value
-    if name in ("__new__", "__init__") and value is vars(object)[name]:
+    if name in ("__new__", "__init__", "__reduce__") and value is vars(object)[name]:
         raise PatchDrift(f"class {owner.__qualname__} and its bases define no {name}, and object's cannot be wrapped")
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -52,6 +52,7 @@ class Patch:
     host_script: str | None = None
     unless: Callable[[Any], str] | None = None
     reversible: bool = True
+    undo: Callable[[], object] | None = None
     function: Callable[..., Any] | None = None
     value: Any = MISSING
     old: str = ""
@@ -133,20 +134,23 @@ def wrap(
     unless: Callable[[Any], str] | None = None,
     bodies: Iterable[str] = (),
     reversible: bool = True,
+    undo: Callable[[], object] | None = None,
     **terms: Unpack[Terms],
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Return a decorator that turns a wrapper into a patch that is called instead of the original.
 
     The wrapper is ``def f(call)``, which takes a Call, or ``def f(wrapped, instance, args, kwargs)``, which takes its
     parts. For a property, the getter is wrapped. ``unless`` receives the original and returns why no patch is needed,
-    or ``""``. ``reversible=False`` marks a wrapper whose effects cannot be undone. A wrapper that reimplements the
-    original gives ``bodies``, the digests of the known originals, as in ``replace``; any other body is drift.
+    or ``""``. ``undo`` is called when the patch is reverted, if the wrapper changes more than its target.
+    ``reversible=False`` marks a wrapper whose effects cannot be undone. A wrapper that reimplements the original gives
+    ``bodies``, the digests of the known originals, as in ``replace``; any other body is drift.
     """
     known = words(bodies, f"wrap {target} bodies=")
 
     def declare(function: Callable[..., Any]) -> Patch:
         wrapper = with_four_arguments(function)
-        return _patch("wrap", target, terms, function=wrapper, unless=unless, bodies=known, reversible=reversible)
+        more = {"unless": unless, "bodies": known, "reversible": reversible, "undo": undo}
+        return _patch("wrap", target, terms, function=wrapper, **more)
 
     return declare
 

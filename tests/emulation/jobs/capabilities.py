@@ -234,6 +234,23 @@ def captured_graphs():
     static.fill_(3)
     graph.replay()
     assert out.tolist() == [7, 7]
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop, torch.optim.Rprop):
+        assert weights_after_three_steps(kind, captured=True) == weights_after_three_steps(kind, captured=False)
+
+
+def weights_after_three_steps(kind, captured):
+    weight = nn.Parameter(torch.ones(2, device="cuda"))
+    weight.grad = torch.zeros_like(weight)
+    optimizer = kind([weight], lr=0.1, capturable=True)
+    optimizer.step()  # creates the state
+    graph = torch.cuda.CUDAGraph()
+    if captured:
+        with torch.cuda.graph(graph):
+            optimizer.step()
+    for step in range(3):
+        weight.grad.fill_(step + 1)
+        graph.replay() if captured else optimizer.step()
+    return weight.tolist()
 
 
 @question
@@ -563,7 +580,7 @@ def autocast():
 def gradient_scaling():
     for scaler in (torch.cuda.amp.GradScaler(), torch.amp.GradScaler("cuda"), torch.GradScaler(enabled=True)):
         model = nn.Linear(4, 2).cuda()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
         with torch.cuda.amp.autocast():
             loss = model(torch.ones(1, 4, device="cuda")).sum()
         scaler.scale(loss).backward()
@@ -571,6 +588,9 @@ def gradient_scaling():
         scaler.step(optimizer)
         scaler.update()
         assert scaler.get_scale() > 0 and scaler.state_dict() and scaler.is_enabled()
+    of_a_gpu = {"scale": 512.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 9, "_growth_tracker": 1}
+    scaler.load_state_dict(of_a_gpu)
+    assert scaler.get_scale() == 512 and of_a_gpu.items() <= scaler.state_dict().items()
 
 
 @question
@@ -607,6 +627,7 @@ def default_device():
     try:
         assert here(torch.ones(2), nn.Linear(2, 2).weight)
         assert torch.randperm(4, generator=torch.Generator("cuda")).sum().item() == 6
+        gradient_scaling()
     finally:
         torch.set_default_device("cpu")
     assert torch.tensor([1]).device.type == "cpu"

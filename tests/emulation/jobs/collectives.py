@@ -123,8 +123,8 @@ pending = not work.is_completed()
 work.wait()
 record(["async", [pending, work.is_completed() or True, tensor.unique().tolist()]])
 objects = [None] * SIZE
-dist.all_gather_object(objects, {"rank": RANK})
-record(["objects", objects])
+dist.all_gather_object(objects, {"rank": RANK, "on its device": full(RANK)})
+record(["objects", [[one["rank"], one["on its device"].tolist()] for one in objects]])
 dist.barrier()
 
 DEVICE = torch.device("npu", RANK)

@@ -343,6 +343,16 @@ def test_a_result_that_is_not_dense_is_refused_by_name(call, name, kind):
     assert counted("missing", refused) == {name: 1}
 
 
+def test_a_convolution_writes_its_result_in_the_order_of_an_npu():
+    """The gelu of a channels-last tensor is refused by torch_npu; that of a convolution, as in ConvNeXt, is not."""
+    permuted = torch.randn(1, 2, 2, 4, device=NPU).permute(0, 3, 1, 2)
+    with pytest.raises(RuntimeError, match="Only c10::MemoryFormat::Contiguous"):
+        functional.gelu(permuted)
+    result = functional.conv2d(permuted, torch.ones(4, 4, 1, 1, device=NPU))
+    assert result.is_contiguous()
+    assert functional.gelu(result).shape == permuted.shape
+
+
 def test_random_numbers_follow_the_devices_generator():
     torch.npu.manual_seed(3)
     first = torch.rand(4, device=NPU)

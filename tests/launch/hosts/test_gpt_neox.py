@@ -87,7 +87,7 @@ def test_two_stages_on_two_hosts(slow, cluster, train, tmp_path):
     assert [rank["host"] for rank in ranks] == ["w-1", "w-2"]
     for rank in ranks:
         applied = {f"{one['plugin']}.{one['patch']}" for one in rank["outcomes"] if one["state"] == "applied"}
-        assert {"gpt_neox.cuda_on_cpu", "deepspeed.read_hostfile", "deepspeed.backend_of_the_device"} <= applied
+        assert {"gpt_neox.cuda_on_cpu", "deepspeed.read_hostfile", "deepspeed.communication_backend"} <= applied
     assert not cluster.left()
     alone = train("one", num_gpus=2)
     print(f"two hosts: {ended.losses}\none host: {alone.losses}")

@@ -43,6 +43,14 @@ def test_a_script_for_a_newer_release_is_refused(start, words):
         start(SCRIPT, *words)
 
 
+def test_every_missing_module_is_reported(start):
+    another, unknown = SCRIPT.replace("InputConstruct", "FFN"), "from deepspeed.sequence.layer import Any\n"
+    with pytest.raises(LaunchError) as refused:
+        start(SCRIPT + another + unknown)
+    lines = [line.split(": ")[0].rpartition(":")[2] for line in str(refused.value).splitlines()]
+    assert lines == ["2", "4"], refused.value
+
+
 @pytest.mark.parametrize(
     "text",
     [

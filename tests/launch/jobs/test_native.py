@@ -183,6 +183,13 @@ def test_two_ranks_train_on_real_text(ascend_run, straight):
     assert again.returncode == 0, again.stderr
 
 
+def test_patches_for_cuda_code_are_not_applied_to_a_run_without_any(straight):
+    run_dir, _ = straight
+    status = json.loads((run_dir / "adapt-status.0.json").read_text())
+    assert status["digest"]
+    assert "cuda_code" not in {one["plugin"] for one in status["outcomes"]}
+
+
 def test_a_run_on_a_terminal_has_a_bar_below_its_lines(corpus, tmp_path):
     ours, theirs = terminal(400)
     argv = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", "1", "--device", "cpu", "--log-dir", "run"]

@@ -10,6 +10,7 @@ import pytest
 from ascend_adapt.diagnosis import status_report
 from ascend_adapt.launch.one_host import causes
 from ascend_adapt.launch.one_host.failures import Failure
+from ascend_adapt.launch.one_host.moment import Moment
 from ascend_adapt.launch.one_host.run_directory import RunDirectory
 
 SCRIPT = "def main():\n    from flash_attn import flash_attn_func\n\nmain()\n"
@@ -73,4 +74,7 @@ def test_a_pipe_that_hides_a_failure_does_not_hide_its_cause(failed, tmp_path):
 
 def test_a_log_that_shows_nothing_known_has_no_cause(tmp_path):
     (tmp_path / "rank-0.log").write_text("ValueError: my own\n")
-    assert causes.of_failure(RunDirectory(tmp_path), Failure(0, 1, 1, "ValueError: my own"), 0, {}) == ""
+    assert (
+        causes.of_failure(RunDirectory(tmp_path), Failure(0, Moment.now(), 1, "ValueError: my own"), Moment.now(), {})
+        == ""
+    )

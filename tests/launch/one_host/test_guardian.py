@@ -130,6 +130,13 @@ def test_what_a_finished_job_left_running_is_ended(ascend_run, tmp_path):
     assert f"ascend-run: stopping processes that the job left running: {job.stdout.strip()}\n" in job.stderr
 
 
+def test_a_process_that_ends_after_its_rank_was_not_left_running(ascend_run):
+    """As Python's resource tracker does after every multiprocessing.get_context("spawn")."""
+    job = ascend_run("bash", "-c", "setsid sleep 0.3 &")
+    assert job.returncode == 0
+    assert "left running" not in job.stderr
+
+
 def test_no_process_of_others_is_touched(lasting):
     with subprocess.Popen(["sleep", "1000"]) as foreign:
         job, _ = lasting()
@@ -334,6 +341,27 @@ def test_a_program_that_cannot_be_started_is_reported_in_one_line(ascend_run, tm
     assert job.returncode == 1
     assert "ascend-run: ./broken: Exec format error, expected a program that starts" in job.stderr
     assert "Traceback" not in job.stderr
+
+
+def test_a_clock_that_is_set_back_hides_no_message(ascend_run, tmp_path):
+    (tmp_path / "train.py").write_text("import time\ntime.time_ns = lambda: 0\nraise RuntimeError('boom')\n")
+    job = ascend_run("train.py")
+    assert "failed first: RuntimeError: boom (exit code 1); its log: " in job.stderr
+
+
+def test_a_limit_that_keeps_a_program_from_starting_is_reported(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    options = "--device cpu --nproc 4 --oversubscribe"
+    job = subprocess.run(
+        f'ulimit -n 20; exec "{sys.executable}" -m ascend_adapt.launch.cli {options} train.py',
+        shell=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+    )
+    assert "Too many open files (this process may have 20; raise the limit, such as with `ulimit -n" in job.stderr
+    assert (job.returncode, "first line (#!)" in job.stderr, "Traceback" in job.stderr) == (1, False, False)
 
 
 def test_a_run_directory_in_use_is_refused(lasting, ascend_run):

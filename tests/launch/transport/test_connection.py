@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import struct
+import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 
 from ascend_adapt.launch.many_hosts.agent import Agent
 from ascend_adapt.launch.many_hosts.launcher import HostsLauncher
+from ascend_adapt.launch.one_host.failures import Failure
+from ascend_adapt.launch.one_host.moment import Moment
 from ascend_adapt.launch.placement.ports import Ports
 from ascend_adapt.launch.transport.connection import Connection
-from ascend_adapt.launch.transport.protocol import _MARK, FrameDecoder, Kind, frame
+from ascend_adapt.launch.transport.protocol import _MARK, FrameDecoder, Kind, frame, json_frame
 
 DEEP = b"[" * 100_000
 
@@ -37,7 +42,7 @@ def pipes():
         *((frame(kind, b"{"), "JSONDecodeError") for kind in (Kind.HELLO, Kind.BEGAN, Kind.STATUS, Kind.ENDED)),
         (frame(Kind.HELLO, b"[1]"), "ValueError: a JSON list, expected an object"),
         (frame(Kind.BEGAN, b"{}"), "KeyError"),
-        (frame(Kind.BEGAN, b'{"time_ns": []}'), "TypeError"),
+        (frame(Kind.BEGAN, b'{"monotonic_ns": []}'), "TypeError"),
         (struct.pack(">cI", b"?", 0), "ValueError"),
         (struct.pack(">cI", b"H", 0xFFFFFFFF), "ValueError: a frame of 4294967295 bytes, expected at most"),
     ],
@@ -52,6 +57,26 @@ def test_a_message_that_cannot_be_read_loses_the_host(pipes, sent, why):
         assert link.read(SimpleNamespace()) == []
     assert link.lost.startswith(f"received a message that cannot be read ({why}")
     assert (link.is_closed, link.has_failed, link.is_over) == (True, True, True)
+
+
+@pytest.mark.parametrize("wall_clock_off_s", [-3600, 3600])
+def test_failures_of_hosts_are_ordered_by_monotonic_clocks(wall_clock_off_s):
+    """The fault is on w-2, whose monotonic clock and wall clock differ from the launcher's; w-1 fails later."""
+    found = {}
+    for name, ahead_s, off_s, failed_s in (("w-1", 0, 0, 2), ("w-2", 5000, wall_clock_off_s, 1)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            link = Connection(name, ours.fileno(), ours.fileno(), None)
+            began_ns = time.monotonic_ns() + ahead_s * 10**9
+            link.order({})
+            at = Moment(name, began_ns + failed_s * 10**9, time.time_ns() + (off_s + failed_s) * 10**9)
+            theirs.send(_MARK + json_frame(Kind.BEGAN, {"monotonic_ns": began_ns}))
+            theirs.send(json_frame(Kind.ENDED, {"code": 1, "failure": asdict(Failure(0, at, 1))}))
+            link.read(SimpleNamespace())
+            if link.ended is None:
+                link.read(SimpleNamespace())
+        found[name] = link.failure().at.monotonic_ns
+    assert found["w-2"] < found["w-1"]
 
 
 @pytest.mark.parametrize("text", [DEEP.decode(), "{", "[]", "{}", '{"job": "x", "facts": {}}'])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascend_adapt_plugins.hf.device_map_of_ranks import model_of_a_rank_is_on_its_npu
+from ascend_adapt_plugins.hf.device_map_of_ranks import model_on_own_npu
 
 
 @pytest.mark.parametrize(
@@ -13,5 +13,5 @@ from ascend_adapt_plugins.hf.device_map_of_ranks import model_of_a_rank_is_on_it
 )
 def test_only_a_rank_among_others_loses_the_default(ranks, given, passed, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", ranks)
-    found = model_of_a_rank_is_on_its_npu.function(lambda path, **options: options, None, ("model",), given)
+    found = model_on_own_npu.function(lambda path, **options: options, None, ("model",), given)
     assert found == passed

@@ -34,7 +34,7 @@ def test_50_steps_with_and_without_the_swaps_are_the_same(model):
     apart = [abs(one - other) for one, other in zip(plain["losses"], adapted["losses"], strict=True)]
     assert max(apart) < 1e-4
     assert plain["losses"][-1] < plain["losses"][0] - 2
-    on_cpu = {"gelu_in_one_operation", "fused_attention", "loss_without_a_copy"}
+    on_cpu = {"fused_new_gelu", "fused_attention", "loss_without_fp32_copy"}
     swaps = {patch.name for patch in ascend_adapt.patches_in(kernel_swaps)}
     assert {name for name in swaps if adapted["states"][name] == "applied"} == on_cpu
     assert "attention: sdpa" in adapted["choices"]
@@ -188,7 +188,7 @@ def test_what_torch_func_transforms_is_left_to_transformers():
     from transformers.loss.loss_utils import ForCausalLMLoss
 
     def patched(*args, **kwargs):
-        return kernel_swaps.loss_without_a_copy.function(ForCausalLMLoss, None, args, kwargs)
+        return kernel_swaps.loss_without_fp32_copy.function(ForCausalLMLoss, None, args, kwargs)
 
     logits, labels = torch.randn(2, 5, 11).bfloat16(), torch.randint(0, 11, (2, 5))
     found, right = (
@@ -200,7 +200,7 @@ def test_what_torch_func_transforms_is_left_to_transformers():
 
 def test_gelu_is_given_its_input_by_name_too():
     x = torch.randn(5)
-    result = kernel_swaps.gelu_in_one_operation.function(lambda **_: "own", None, (), {"input": x})
+    result = kernel_swaps.fused_new_gelu.function(lambda **_: "own", None, (), {"input": x})
     torch.testing.assert_close(result, torch.nn.functional.gelu(x, approximate="tanh"))
 
 
@@ -213,7 +213,7 @@ def adapted_head() -> torch.nn.Linear:
             return self.head
 
     model = Model()
-    kernel_swaps.logits_in_aligned_rows.function(lambda: None, model, (), {})
+    kernel_swaps.aligned_logits.function(lambda: None, model, (), {})
     return model.head
 
 
@@ -236,7 +236,7 @@ def test_layers_with_aligned_rows_or_a_bias_are_left_alone():
             def get_output_embeddings(self, layer=layer):
                 return layer
 
-        kernel_swaps.logits_in_aligned_rows.function(lambda: None, Model(), (), {})
+        kernel_swaps.aligned_logits.function(lambda: None, Model(), (), {})
         assert "forward" not in vars(layer)
 
 
@@ -246,7 +246,7 @@ def test_a_cross_entropy_of_somebody_else_is_used(monkeypatch):
     from transformers.loss.loss_utils import ForCausalLMLoss
 
     monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda *args, **kwargs: torch.tensor(7.0))
-    assert kernel_swaps.loss_without_a_copy.function(ForCausalLMLoss, None, (logits, labels, 11), {}) == 7
+    assert kernel_swaps.loss_without_fp32_copy.function(ForCausalLMLoss, None, (logits, labels, 11), {}) == 7
 
 
 WHAT_THE_TRAINER_ASKS = """
@@ -256,7 +256,7 @@ from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 applied = {f"{one.plugin}.{one.patch}" for one in ascend_adapt.status().outcomes if one.state == "applied"}
-assert "hf.loss_without_a_copy" in applied
+assert "hf.loss_without_fp32_copy" in applied
 assert LOSS_MAPPING["ForCausalLM"] is ForCausalLMLoss
 sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 11}
 model = LlamaForCausalLM(LlamaConfig(**sizes))
@@ -305,7 +305,7 @@ def test_the_loss_is_transformers_own_also_where_it_is_traced(dtype):
     plain = dict(_traced_losses(loss_utils.ForCausalLMLoss, logits, labels))
     expected = loss_utils.ForCausalLMLoss(logits, labels, 11)
     with ascend_adapt.enabled(device="cpu") as status:
-        assert status["loss_without_a_copy"].state == "applied"
+        assert status["loss_without_fp32_copy"].state == "applied"
         ours = dict(_traced_losses(loss_utils.ForCausalLMLoss, logits, labels))
         torch.testing.assert_close(loss_utils.ForCausalLMLoss(logits, labels, 11), expected)
     assert ours.keys() == plain.keys()

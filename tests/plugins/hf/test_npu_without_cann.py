@@ -10,7 +10,7 @@ import pytest
 from ascend_adapt.emulation import wheel
 from ascend_adapt_plugins.hf import npu_without_cann
 
-PATCH = "hf.broken_torch_npu_is_none"
+PATCH = "hf.broken_torch_npu_is_unavailable"
 
 
 @pytest.fixture(scope="module")

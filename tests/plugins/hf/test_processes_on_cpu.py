@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-PATCH = "hf.ranks_on_cpu_are_a_group"
+PATCH = "hf.cpu_process_group"
 
 
 def test_ranks_are_a_group(launch):
@@ -24,7 +24,7 @@ def test_without_the_patch_each_rank_is_alone(launch):
 def test_only_ranks_that_would_get_no_group_get_one(kind, monkeypatch):
     from accelerate.utils import DistributedType
 
-    from ascend_adapt_plugins.hf.processes_on_cpu import ranks_on_cpu_are_a_group
+    from ascend_adapt_plugins.hf.processes_on_cpu import cpu_process_group
 
     reported = None, DistributedType[kind]
     for rank, size, expected in (
@@ -36,5 +36,5 @@ def test_only_ranks_that_would_get_no_group_get_one(kind, monkeypatch):
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         if rank is not None:
             monkeypatch.setenv("LOCAL_RANK", rank)
-        found = ranks_on_cpu_are_a_group.function(lambda *_: reported, None, (), {})
+        found = cpu_process_group.function(lambda *_: reported, None, (), {})
         assert found == (expected if kind == "NO" else reported)

@@ -123,7 +123,7 @@ def test_a_mask_of_inference_mode_is_read_each_time(qkv):
 def test_the_norm_of_many_gradients_is_that_of_one():
     torch.manual_seed(0)
     tensors = [torch.randn(3), torch.randn(4, 5), torch.randn(1)]
-    norm, none = optimizer.norm_on_the_device.function(2048, None, [tensors], False)
+    norm, none = optimizer.grad_norm_on_device.function(2048, None, [tensors], False)
     torch.testing.assert_close(norm, torch.cat([each.flatten() for each in tensors]).norm().reshape(1))
     assert none is None
 
@@ -132,11 +132,11 @@ def test_the_norm_of_many_gradients_is_that_of_one():
 def test_many_tensors_are_scaled_into_others_or_in_place(scale):
     source = [torch.randn(3), torch.randn(2, 2)]
     target = [torch.zeros(3, dtype=torch.bfloat16), torch.zeros(2, 2, dtype=torch.bfloat16)]
-    optimizer.scale_many.function(2048, None, [source, target], scale)
+    optimizer.multi_tensor_scale_in_one_operation.function(2048, None, [source, target], scale)
     for one, other in zip(source, target, strict=True):
         assert torch.equal(other, (one * scale).bfloat16())
     before = [each.clone() for each in source]
-    optimizer.scale_many.function(2048, None, [source, source], scale)
+    optimizer.multi_tensor_scale_in_one_operation.function(2048, None, [source, source], scale)
     for one, other in zip(before, source, strict=True):
         assert torch.equal(other, one * scale)
 
@@ -144,10 +144,10 @@ def test_many_tensors_are_scaled_into_others_or_in_place(scale):
 def test_the_loss_of_each_token_is_megatrons():
     group = SimpleNamespace(size=lambda: 1)
     logits, target = torch.randn(5, 2, 11), torch.randint(0, 11, (5, 2))
-    loss = fused_operations.loss_without_a_copy.function(None, None, (logits, target), {"tp_group": group})
+    loss = fused_operations.loss_without_fp32_copy.function(None, None, (logits, target), {"tp_group": group})
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view(5, 2)
     torch.testing.assert_close(loss, expected)
-    handed_on = fused_operations.loss_without_a_copy.function(lambda *a, **k: "own", None, (logits, target, 0.1), {})
+    handed_on = fused_operations.loss_without_fp32_copy.function(lambda *a, **k: "own", None, (logits, target, 0.1), {})
     assert handed_on == "own"
 
 
@@ -166,7 +166,7 @@ def test_a_loss_that_is_masked_later_is_finite(label):
     group = SimpleNamespace(size=lambda: 1)
     logits, target = torch.randn(3, 2, 11, requires_grad=True), torch.randint(0, 11, (3, 2))
     target[1, 0] = label
-    loss = fused_operations.loss_without_a_copy.function(None, None, (logits, target), {"tp_group": group})
+    loss = fused_operations.loss_without_fp32_copy.function(None, None, (logits, target), {"tp_group": group})
     (loss * (target >= 0)).sum().backward()
     assert loss.isfinite().all()
     assert logits.grad.isfinite().all()

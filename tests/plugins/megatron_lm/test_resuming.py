@@ -31,10 +31,10 @@ def test_an_optimizer_that_has_not_stepped_is_at_step_0(instance):
     def steps():
         return [one["step"].item() for one in instance.optimizer.state_dict()["state"].values()]
 
-    assert resuming.step_before_the_first.function(steps, instance, (), {}) == [0.0]
+    assert resuming.optimizer_step_without_state.function(steps, instance, (), {}) == [0.0]
     assert not instance.optimizer.state
     step(instance)
-    assert resuming.step_before_the_first.function(steps, instance, (), {}) == [1.0] * 3
+    assert resuming.optimizer_step_without_state.function(steps, instance, (), {}) == [1.0] * 3
 
 
 def test_the_loaded_step_is_kept(instance):
@@ -48,7 +48,7 @@ def test_the_loaded_step_is_kept(instance):
     saved = {"param": torch.zeros(2), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2)}
     with pytest.raises(KeyError, match="step"):
         upstream("parameter 1", saved)
-    resuming.keep_the_step.function(upstream, instance, ("parameter 1", saved), {})
+    resuming.resume_optimizer_step.function(upstream, instance, ("parameter 1", saved), {})
     state = instance.optimizer.state[instance.optimizer.param_groups[0]["params"][1]]
     assert state["step"] == 1
     assert torch.equal(state["exp_avg"], torch.ones(2))
@@ -66,7 +66,7 @@ def test_the_step_of_values_to_be_overwritten_is_not_taken(instance):
         state["step"].fill_(3.0)  # as load_state_dict left it
     # 0.19 makes the values by a step on gradients of 0, and saves and loads no step.
     template = {"param": torch.zeros(2), "exp_avg": torch.ones(2), "exp_avg_sq": torch.ones(2), "step": torch.ones(())}
-    resuming.keep_the_step.function(upstream, instance, ("parameter 1", template), {})
+    resuming.resume_optimizer_step.function(upstream, instance, ("parameter 1", template), {})
     state = instance.optimizer.state[instance.optimizer.param_groups[0]["params"][1]]
     assert state["step"] == 3
     assert torch.equal(state["exp_avg"], torch.ones(2))
@@ -82,7 +82,7 @@ def test_each_parameter_counts_its_own_steps(instance, patched, counted):
 
     step(instance)
     if patched:
-        resuming.a_step_for_each_parameter.function(upstream, instance, (), {})
+        resuming.step_per_parameter.function(upstream, instance, (), {})
     else:
         upstream()
     step(instance)
@@ -100,7 +100,7 @@ def test_an_item_is_written_in_the_format_of_torch_save():
     def upstream(*args, serialization_format):
         return len(args), serialization_format.value
 
-    write = resuming.in_the_format_of_torch_save.function
+    write = resuming.write_item_format.function
     assert write(upstream, None, (1, 2, 3, 4, 5), {}) == (5, "torch_save")
     assert write(lambda *args: args, None, (1, 2, 3, 4, 5, 6), {}) == (1, 2, 3, 4, 5, 6)
 
@@ -122,7 +122,7 @@ def test_attributes_of_the_metadata_are_written(tmp_path):
         return pickle.loads((tmp_path / ".metadata").read_bytes())
 
     assert not hasattr(written(upstream), "mcore_data")
-    patched = resuming.with_the_metadata_of_megatron.function
+    patched = resuming.keep_megatron_metadata.function
     read = written(lambda *args: patched(upstream, None, args, {}))
     assert type(read) is Metadata
     assert read.mcore_data == {"weight": {"nd_reformulated_orig_global_shape": (2, 3)}}

@@ -117,7 +117,7 @@ except ascend_adapt.errors.AdaptError as error:
     assert "paged_stash.kernel: is a Triton kernel, but Triton is not installed" in str(error), error
 else:
     raise SystemExit("it ran")
-assert state("triton_to_define_kernels") == state("triton_language") == "applied"
+assert state("triton_stub") == state("triton_language") == "applied"
 """)
 
 
@@ -168,7 +168,7 @@ except RuntimeError as error:
     assert "TransformerEngine" in str(error)
 else:
     raise SystemExit("silent")
-assert state("nothing_to_quantize") == "applied"
+assert state("quantize_without_transformer_engine") == "applied"
 """)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import library_text
+import numpy
 from upstream_job import Place, UpstreamJob, free_port
 
 # Of its requirements.txt, what both scripts import.
@@ -44,6 +46,31 @@ def prepare(place: Place, script: str) -> None:
         link.symlink_to(place.checkout / script)
 
 
+def write_lazy_corpus(place: Place) -> Path:
+    """Write documents, and beside them the tokens that GLM would write, in the documents' order.
+
+    GLM tokenizes in a hundred processes and keeps the order in which they finish, so that no two corpora of it, and
+    no two losses, are equal.
+    """
+    corpus = library_text.write_documents(place.shared / "00.jsonl", length=1500)
+    tokens = corpus.with_suffix(".lazy")
+    if not tokens.exists():
+        documents = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
+        tokenizer = library_text.tokenizer(place.folder / ".pytorch_pretrained_bert")
+        ids = [one.ids for one in tokenizer.encode_batch(documents)]
+        tokens.mkdir()
+        (tokens / "text").write_bytes(numpy.array([one for text in ids for one in text], numpy.int32).tobytes())
+        (tokens / "text.len.pkl").write_bytes(pickle.dumps([len(text) for text in ids]))
+        (tokens / "prompt").touch()
+        (tokens / "prompt.len.pkl").write_bytes(pickle.dumps([0] * len(ids)))
+    return corpus
+
+
+def write_documents(place: Place) -> Path:
+    """Write documents that GLM tokenizes itself."""
+    return library_text.write_documents(place.shared / "tokenized_by_glm.jsonl", length=1500)
+
+
 def pretrain(
     ranks: int,
     model_parallel: int,
@@ -52,13 +79,13 @@ def pretrain(
     iterations: int = 5,
     sourced: str = "tiny.sh",
     recomputed: bool = True,
+    write_corpus: Callable[[Place], Path] = write_lazy_corpus,
 ) -> Callable[[Place], Sequence[str]]:
     """Return the command of scripts/ds_pretrain_nvidia.sh with a tiny model in the configuration that it sources."""
 
     def command(place: Place) -> Sequence[str]:
         prepare(place, "pretrain_glm.py")
-        # GLM writes its tokens beside it once, in whatever order a hundred processes come to.
-        corpus = library_text.write_documents(place.shared / "00.jsonl", length=1500)
+        corpus = write_corpus(place)
         options = f"""\
             {MODEL} {TOKENIZER} {NO_DROPOUT} --bert-prob 0.5 --gap-sentence-prob 0.3 --avg-block-length 3
             --gpt-min-ratio 0.25 --block-mask-prob 0.1 --short-seq-prob 0.02 --experiment-name tiny
@@ -165,6 +192,7 @@ def job(name: str, command: Callable[[Place], Sequence[str]], ranks: int) -> Ups
 
 JOBS = (
     job("pretrain", pretrain(1, 1), 1),
+    job("pretrain-tokenized-by-glm", pretrain(1, 1, write_corpus=write_documents), 1),
     job("pretrain-model-parallel", pretrain(2, 2), 2),
     # Not to the losses of the uninterrupted one: GLM does not save the state that its masks are drawn from.
     job("pretrain-resumed", in_two_parts(""), 1),

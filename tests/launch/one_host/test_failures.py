@@ -1,0 +1,31 @@
+"""The order of the failures that ranks record."""
+
+from __future__ import annotations
+
+import time
+
+from ascend_adapt.launch.one_host import failures
+from ascend_adapt.launch.one_host.failures import Failure
+from ascend_adapt.launch.one_host.moment import Moment
+from ascend_adapt.launch.one_host.run_directory import RunDirectory
+
+
+def test_a_jump_of_the_wall_clock_does_not_change_which_rank_failed_first(tmp_path, monkeypatch):
+    run_dir = RunDirectory(tmp_path)
+    run_dir.failures.mkdir(parents=True)
+    began, now = Moment.now(), time.time_ns
+    failures.record({"ASCEND_ADAPT_RUN_DIR": str(tmp_path), "RANK": "3"}, 7, "the cause")
+    monkeypatch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)  # the jump; the test may not set the real clock
+    failures.record({"ASCEND_ADAPT_RUN_DIR": str(tmp_path), "RANK": "0"}, 1, "connection lost")
+    assert failures.first_recorded(run_dir, began, None).rank == 3
+    assert failures.first_recorded(run_dir, began, [0]).rank == 0  # recorded since, although the wall clock denies it
+    seen = failures.earliest(run_dir, Failure(0, Moment.now(), 1), began)
+    assert (seen.rank, seen.code, seen.error) == (3, 7, "the cause")
+    assert failures.first_recorded(run_dir, Moment.now(), None) is None
+
+
+def test_hosts_that_only_share_a_run_directory_are_ordered_by_the_wall_clock():
+    here = Moment.now()
+    there = Moment("another boot", 1, here.wall_ns + 1)
+    assert here.is_before(there)
+    assert not there.is_before(here)
