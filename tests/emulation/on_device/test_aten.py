@@ -414,3 +414,9 @@ def test_softmax_from_float16_to_float32():
             result.square().sum().backward()
         assert results[1].cpu().equal(results[0])
         assert found.grad.cpu().equal(expected.grad.half())
+
+
+def test_scalars_of_a_foreach_operator_may_be_on_the_host():
+    ones = [torch.ones(2, device=NPU) for _ in range(2)]
+    found = torch._foreach_addcmul(ones, ones, ones, torch.tensor([2.0, 3.0]))
+    assert [one.tolist() for one in found] == [[3, 3], [4, 4]]
