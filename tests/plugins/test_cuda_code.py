@@ -152,6 +152,16 @@ def test_what_cuda_packages_compute(launch):
     assert "all the same" in launch(JOBS / "cuda_packages.py").stdout
 
 
+def test_a_code_base_with_a_fallback_for_apex_keeps_it(launch, tmp_path):
+    (tmp_path / "megatron").mkdir()
+    with_fallback = "try:\n    from apex.optimizers import FusedAdam\nexcept ImportError:\n    FusedAdam = None\n"
+    (tmp_path / "megatron" / "training.py").write_text(with_fallback)
+    done = launch(
+        f"import torch\nimport megatron.training as theirs\n{with_fallback}print(FusedAdam, theirs.FusedAdam)"
+    )
+    assert "FusedAdam'> None" in done.stdout
+
+
 def test_options_of_hugging_face_for_gpus(tmp_path):
     code = (
         "import ascend_adapt; ascend_adapt.enable(device='cpu')\n"
