@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ascend_adapt import pickled_enums
 from ascend_adapt.errors import TrainingError
 
 TRUSTS = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
@@ -51,7 +52,9 @@ def allowed(*names: str) -> Iterator[None]:
         yield
         return
     try:
-        with torch.serialization.safe_globals(list(_resolved((*_PLAIN, *names)))):
+        with torch.serialization.safe_globals(
+            [(pickled_enums.member, pickled_enums.GETATTR), *_resolved((*_PLAIN, *names))]
+        ):
             yield
     except (pickle.UnpicklingError, SystemExit) as error:
         refusal = _refusal(error)
@@ -87,8 +90,7 @@ def _file(error: BaseException) -> str:
 
 def _global(error: BaseException) -> str:
     named = re.search(r"GLOBAL (\S+)|Trying to instantiate (\S+)|Unsupported operand (\S+)", str(error))
-    return (
-        next(filter(None, named.groups()))
-        if named
-        else f"an object that torch rejects ({str(error).splitlines()[-1].strip()})"
-    )
+    if named:
+        return str(next(filter(None, named.groups())))
+    reason = re.search(r"WeightsUnpickler error:\s*(.+)", str(error))
+    return f"an object that torch rejects ({reason[1] if reason else str(error).splitlines()[-1].strip()})"

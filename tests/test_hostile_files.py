@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import enum
 import importlib
 import io
 import itertools
@@ -28,6 +29,7 @@ from file_readers import READERS, SKIPPED
 
 from ascend_adapt.checkpoint.detection import open_checkpoint
 from ascend_adapt.checkpoint.distributed import METADATA
+from ascend_adapt.checkpoint.torch_files import load_torch_file
 from ascend_adapt.errors import AdaptError, CheckpointError, TrainingError
 from ascend_adapt.native.checkpoint.folder import recorded_sums
 from ascend_adapt.native.checkpoint.reader import CheckpointReader
@@ -79,6 +81,48 @@ def loaded(folder: Path) -> torch.Tensor:
 
 def test_a_valid_checkpoint_loads(checkpoint):
     assert loaded(checkpoint).tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.fixture
+def allowed():
+    return importlib.import_module("ascend_adapt_plugins.checkpoint_allow_list").allowed
+
+
+@pytest.fixture
+def enums_by_getattr(monkeypatch):
+    """Enum members are pickled as by Python 3.11.0 to 3.11.3."""
+    monkeypatch.setattr(enum.Enum, "__reduce_ex__", lambda self, protocol: (getattr, (type(self), self._name_)))
+
+
+def test_a_checkpoint_of_an_early_python_3_11_loads(enums_by_getattr, checkpoint, allowed, tmp_path):
+    resaved(checkpoint, lambda metadata: None)
+    assert b"getattr" in (checkpoint / METADATA).read_bytes()
+    assert loaded(checkpoint).tolist() == [0.0, 1.0, 2.0]
+    torch.save({"a": Positions.rotary}, tmp_path / "a.pt")
+    with allowed(f"{__name__}.Positions"):
+        assert torch.load(tmp_path / "a.pt")["a"] is Positions.rotary
+
+
+class Positions(enum.Enum):
+    rotary = 1
+
+
+class Reached:
+    """Pickled as ``getattr`` of something that is not a member of the enum."""
+
+    def __reduce__(self):
+        return getattr, (torch.Size, "mro")
+
+
+def test_getattr_in_a_pickle_returns_members_of_enums_only(checkpoint, allowed, tmp_path):
+    resaved(checkpoint, lambda metadata: setattr(metadata, "planner_data", Reached()))
+    torch.save({"a": Reached()}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match=r"builtins\.getattr of .*, which can run code, expected a member"):
+        CheckpointReader(checkpoint).read_metadata()
+    with pytest.raises(CheckpointError, match="holds more than tensors and plain data"):
+        load_torch_file(tmp_path / "a.pt")
+    with pytest.raises(TrainingError, match="getattr of"), allowed():
+        torch.load(tmp_path / "a.pt")
 
 
 @pytest.mark.parametrize("place", ["alone", "planner_data"])
@@ -147,11 +191,6 @@ def test_damaged_metadata_is_no_traceback(checkpoint, content):
     (checkpoint / METADATA).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"\.metadata: cannot be read"):
         loaded(checkpoint)
-
-
-@pytest.fixture
-def allowed():
-    return importlib.import_module("ascend_adapt_plugins.checkpoint_allow_list").allowed
 
 
 def test_what_upstreams_save_is_allowed(allowed, tmp_path):

@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "ascend_adapt.probe": set(),
     "ascend_adapt.bounded_yaml": set(),
     "ascend_adapt.extensions": set(),
+    "ascend_adapt.pickled_enums": set(),
     "ascend_adapt.build_locks": {"ascend_adapt.probe"},
     "ascend_adapt.patches": {"ascend_adapt.probe"},
     "ascend_adapt.json_shapes": set(),
@@ -52,7 +53,12 @@ MAY_IMPORT = {
     },
     "ascend_adapt.problems": {"ascend_adapt.bounded_yaml", "ascend_adapt.probe", "ascend_adapt.runtime"},
     "ascend_adapt.recipes": {"ascend_adapt.bounded_yaml", "ascend_adapt.extensions", "ascend_adapt.config"},
-    "ascend_adapt.checkpoint": {"ascend_adapt.bounded_yaml", "ascend_adapt.config", "ascend_adapt.recipes"},
+    "ascend_adapt.checkpoint": {
+        "ascend_adapt.bounded_yaml",
+        "ascend_adapt.config",
+        "ascend_adapt.pickled_enums",
+        "ascend_adapt.recipes",
+    },
     "ascend_adapt.audit": {"ascend_adapt.interruption", "ascend_adapt.patches", "ascend_adapt.probe"},
     "ascend_adapt.convert": {"ascend_adapt.checkpoint", "ascend_adapt.config", "ascend_adapt.native"},
     "ascend_adapt.evaluation": {
@@ -149,6 +155,7 @@ MAY_IMPORT = {
         "ascend_adapt.launch.placement.hostfile",
         "ascend_adapt.patches.declare.spec",
         "ascend_adapt.patches.declare.terms",
+        "ascend_adapt.pickled_enums",
     },
 }
 # The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.
@@ -204,6 +211,7 @@ FLOORS = {
             "errors",
             "bounded_yaml",
             "extensions",
+            "pickled_enums",
             "probe",
             "terminal",
             "completion",

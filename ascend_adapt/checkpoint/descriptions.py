@@ -24,7 +24,12 @@ _UNSUPPORTED = (
 )
 
 # Source: bigscience Megatron-DeepSpeed@8387ae17 megatron/enums.py PositionEmbeddingType.
-_BIGSCIENCE_POSITIONS: dict[tuple[object, ...], str] = {(1,): "rotary", (2,): "absolute"}
+_BIGSCIENCE_POSITIONS: dict[tuple[object, ...], str] = {
+    (1,): "rotary",
+    (2,): "absolute",
+    ("rotary",): "rotary",
+    ("absolute",): "absolute",  # pickled by name
+}
 
 
 def of_neox(files: Sequence[Path], rows: int, upstream: str | None, where: Path) -> Model:

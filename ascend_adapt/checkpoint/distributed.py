@@ -35,7 +35,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from ascend_adapt.checkpoint.torch_files import StandIn, load_torch_file
+from ascend_adapt import pickled_enums
+from ascend_adapt.checkpoint.torch_files import StandIn, load_torch_file, member_or_stand_in
 from ascend_adapt.checkpoint.writing import owned
 from ascend_adapt.errors import CheckpointError, type_and_message
 
@@ -245,6 +246,8 @@ class _RestrictedUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return an allowed class. The name is checked before anything is imported."""
+        if f"{module}.{name}" == pickled_enums.GETATTR:
+            return member_or_stand_in
         if (module, name) in _PATHS:
             return pathlib.PurePosixPath
         if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):

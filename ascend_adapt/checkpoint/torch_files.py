@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ascend_adapt import pickled_enums
 from ascend_adapt.errors import CheckpointError, one_line
 
 _CODE_BASES = (
@@ -49,7 +50,10 @@ _NPU_TENSOR = ("torch_npu.utils.storage._rebuild_npu_tensor", "torch_npu.utils.t
 
 
 class StandIn:
-    """Inert stand-in for an object whose class is not loaded: its state and constructor arguments (an enum's value)."""
+    """Inert stand-in for an object whose class is not loaded: its state and constructor arguments.
+
+    Of a member of an enum, these are its value, or its name in a pickle that calls ``getattr``.
+    """
 
     called_with: tuple[object, ...]
 
@@ -63,6 +67,13 @@ class StandIn:
         """Keep plain attributes; any other state is dropped."""
         if isinstance(state, dict):
             self.__dict__.update(state)
+
+
+def member_or_stand_in(enum: object, name: object) -> Any:
+    """Return the member ``name`` of an enum, or the stand-in of a member of an enum that is not loaded."""
+    if isinstance(enum, type) and issubclass(enum, StandIn):
+        return enum(name)
+    return pickled_enums.member(enum, name)
 
 
 def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
@@ -122,6 +133,8 @@ def attributes(content: Any) -> dict[str, Any]:
 
 
 def _stand_in(name: str, path: Path) -> Any:
+    if name == pickled_enums.GETATTR:
+        return member_or_stand_in
     if name in _NPU_TENSOR:
         return _rebuild_npu_tensor
     if name in _NAMES or name.partition(".")[0] in _CODE_BASES:
@@ -142,4 +155,7 @@ def _rebuild_npu_tensor(
 
 def _refused(error: Exception) -> str | None:
     found = re.search(r"GLOBAL (\S+)", str(error))
-    return found.group(1) if found else None
+    if found is None:
+        return None
+    name = found.group(1)
+    return name if "." in name else f"builtins.{name}"  # torch's message omits "builtins."

@@ -18,7 +18,7 @@ from ascend_adapt_plugins.hf import kernel_swaps
 
 JOB = Path(__file__).parents[2] / "jobs" / "tiny_language_model.py"
 
-STEPS = 50  # a GELU in one operation rounds otherwise, and training doubles a difference again and again
+STEPS = 50  # at three times the learning rate, training amplifies the rounding of the fused GELU up to 2e-2
 
 
 def train(model: str, *more: str) -> dict:
@@ -32,7 +32,7 @@ def train(model: str, *more: str) -> dict:
 def test_50_steps_with_and_without_the_swaps_are_the_same(model):
     plain, adapted = train(model), train(model, "--adapt")
     apart = [abs(one - other) for one, other in zip(plain["losses"], adapted["losses"], strict=True)]
-    assert max(apart) < 1e-4
+    assert max(apart) < 1e-5
     assert plain["losses"][-1] < plain["losses"][0] - 2
     on_cpu = {"fused_new_gelu", "fused_attention", "loss_without_fp32_copy"}
     swaps = {patch.name for patch in ascend_adapt.patches_in(kernel_swaps)}
