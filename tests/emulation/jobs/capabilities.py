@@ -238,6 +238,32 @@ def captured_graphs():
         assert weights_after_three_steps(kind, captured=True) == weights_after_three_steps(kind, captured=False)
 
 
+@question
+def forward_and_backward_captured_apart():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1)).cuda()
+    x = torch.ones(2, 4, device="cuda", requires_grad=True)
+    forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(forward):
+        loss = model(x).sum()
+    with torch.cuda.graph(backward):
+        (gradient,) = torch.autograd.grad(loss, [x])
+    with torch.no_grad():
+        x.neg_()
+    forward.replay()
+    backward.replay()
+    assert torch.equal(gradient, torch.autograd.grad(model(x).sum(), [x])[0])
+
+
+@question
+def inference_captured():
+    static, graph = torch.zeros(2, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.inference_mode():
+        out = (static * 2).add_(1)
+    static.fill_(3)
+    graph.replay()
+    assert out.tolist() == [7, 7]
+
+
 def weights_after_three_steps(kind, captured):
     weight = nn.Parameter(torch.ones(2, device="cuda"))
     weight.grad = torch.zeros_like(weight)
