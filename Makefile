@@ -178,7 +178,6 @@ VENDOR_TESTS ?=
 vendor-tests: install
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .vendor-tests expecttest parameterized scipy ml-dtypes beartype
 	$(BIN)/python tests/emulation/vendor/run.py $(CHECKOUTS) $(VENDOR_TESTS)
-	for name in MindSpeed MindSpeed-LLM MindSpeed-MM; do [ -d $(CHECKOUTS)/$$name ] || git clone --quiet https://github.com/Ascend/$$name $(CHECKOUTS)/$$name; done
 	$(BIN)/python tests/emulation/vendor/training_operators.py $(CHECKOUTS)
 
 # torch_npu's schemas, read again from the wheels of four releases (about 140 MB).

@@ -57,6 +57,10 @@ _MAY_MIX_DEVICES = frozenset(
         "_index_put_impl_",
         "_unsafe_index",
         "_unsafe_index_put",
+        "_foreach_addcdiv",
+        "_foreach_addcdiv_",
+        "_foreach_addcmul",
+        "_foreach_addcmul_",
         "copy_",
         "index",
         "index_put",
@@ -118,7 +122,7 @@ def install() -> list[str]:
         override(library, full_name.removeprefix("aten::"), graphs.recorded(run), "PrivateUse1")
     for full_name in _WITHOUT_REDISPATCH:
         operator = find(full_name, "aten")
-        run = _composed_if_fake(operator, graphs.recorded(kernel(operator, device_only.KERNELS.get(full_name))))
+        run = _composed_for_subclasses(operator, graphs.recorded(kernel(operator, device_only.KERNELS.get(full_name))))
         override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
     for full_name in _COMPOSED:
         override(library, full_name.removeprefix("aten::"), find(full_name, "aten").decompose, "AutogradPrivateUse1")
@@ -230,11 +234,15 @@ def kernel(
     return run
 
 
-def _composed_if_fake(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel that uses torch's composition when torch.compile traces it with fake tensors."""
+def _composed_for_subclasses(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel that is a composition for subclasses without memory: torch's own, or for DTensor op-plugin's."""
+    of_subclass = device_only.OF_SUBCLASSES.get(operator.name(), operator.decompose)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (operator.decompose if isinstance(args[0], (FakeTensor, FunctionalTensor)) else run)(*args, **kwargs)
+        if isinstance(args[0], (FakeTensor, FunctionalTensor)):  # where torch.compile traces
+            return operator.decompose(*args, **kwargs)
+        has_memory = not torch._C._dispatch_keys(args[0]).has(torch._C.DispatchKey.Python)
+        return (run if has_memory else of_subclass)(*args, **kwargs)
 
     return call
 

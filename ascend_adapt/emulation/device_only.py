@@ -16,6 +16,8 @@ from ascend_adapt.emulation.operators.precision import at_least_float32
 
 Kernel = Callable[..., Any]
 
+_WIDE = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
+
 
 def matmul_backward(
     grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: list[bool]
@@ -139,6 +141,17 @@ def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return torch.nn.functional.one_hot(_int64(self), num_classes).to(self.dtype)
 
 
+def one_hot_of_subclass(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Return a one-hot tensor of a DTensor, whose own composition has an operator without a sharding strategy.
+
+    Source: op-plugin@5045ad2 ops/opapi/OneHotKernelNpuOpApi.cpp.
+    """
+    from torch.distributed.tensor.experimental import implicit_replication
+
+    with implicit_replication():
+        return (self.unsqueeze(-1) == torch.arange(num_classes, device=self.device)).long()
+
+
 def _int64(value: Any) -> Any:
     return value.long() if isinstance(value, torch.Tensor) and value.dtype == torch.int32 else value
 
@@ -150,6 +163,89 @@ def histc(
     wide = self if self.is_floating_point() else self.double()
     counts = torch.histc(wide, bins, min, max).to(self.dtype)
     return counts if out is None else out.resize_(counts.shape).copy_(counts)
+
+
+def softmax(operator: Kernel) -> Kernel:
+    """Return a softmax or its logarithm that a device also computes from float16 to float32."""
+
+    def run(self: torch.Tensor, dim: int, half_to_float: bool) -> Any:
+        return operator(self.float() if half_to_float else self, dim, False)
+
+    return run
+
+
+def softmax_backward(operator: Kernel) -> Kernel:
+    """Return the gradient of a softmax, or of its logarithm, whose input may be narrower than its output."""
+
+    def run(grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+        return operator(grad_output, output, dim, output.dtype).to(input_dtype)
+
+    return run
+
+
+def divide_(self: torch.Tensor, other: Any) -> torch.Tensor:
+    """Divide in place; a device truncates the quotients of integers, which the CPU's kernel refuses to write.
+
+    torch_npu's process group does so for ReduceOp.AVG. Source: Ascend/pytorch test/distributed/test_allreduce.py.
+    """
+    if self.is_floating_point() or self.is_complex():
+        return self.div_(other)
+    return self.copy_(torch.div(self, other))
+
+
+def normal(
+    self: torch.Tensor, mean: float = 0, std: float = 1, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Fill a tensor with normal numbers; a device casts them to an integer dtype, which the CPU's kernel does not take.
+
+    Source: op-plugin@5045ad2 test/test_custom_ops/test_npu_gather_sparse_index.py.
+    """
+    if self.is_floating_point() or self.is_complex():
+        return self.normal_(mean, std, generator=generator)
+    return self.copy_(torch.empty_like(self, dtype=torch.float32).normal_(mean, std, generator=generator))
+
+
+def normal_of_each(
+    mean: torch.Tensor | float,
+    std: torch.Tensor | float,
+    *,
+    generator: torch.Generator | None = None,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Fill ``out`` with normal numbers of the given means and deviations; the CPU's kernel does not resize it."""
+    found = torch.normal(mean, std, generator=generator)
+    return out.resize_(found.shape).copy_(found)
+
+
+def norm(
+    self: torch.Tensor,
+    ord: float = 2,
+    dim: list[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the norm of a vector, its terms summed in float64.
+
+    A device sums in a tree. The CPU's kernel adds one term after the other: for 65536 numbers its error is 7e-6 of the
+    result, which is more than a test of clipped gradients allows.
+
+    Raises:
+        RuntimeError: a dimension is out of range, as torch_npu's own check reports it; the CPU's kernel has IndexError.
+    """
+    given = self if dtype is None else self.to(dtype)
+    try:
+        found = torch.linalg.vector_norm(given, ord, dim, keepdim, dtype=_WIDE.get(given.dtype, given.dtype))
+    except IndexError as error:
+        raise RuntimeError(str(error)) from None
+    found = found.to(given.dtype) if given.dtype in _WIDE else found
+    return found if out is None else out.resize_(found.shape).copy_(found)
+
+
+def norms(self: list[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    """Return the norm of each tensor."""
+    return [norm(one, ord, dtype=dtype) for one in self]
 
 
 def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
@@ -166,6 +262,9 @@ def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Ten
             grad.mul_(inv_scale)
 
 
+OF_SUBCLASSES: dict[str, Kernel] = {"aten::one_hot": one_hot_of_subclass}
+"""Compositions for tensors without memory."""
+
 KERNELS: dict[str, Kernel] = {
     "aten::_amp_foreach_non_finite_check_and_unscale_": non_finite_check_and_unscale,
     "aten::matmul_backward": matmul_backward,
@@ -174,6 +273,17 @@ KERNELS: dict[str, Kernel] = {
     **sync_batch_norm.ATEN,
     "aten::_foreach_sub.List": foreach_sub(torch.ops.aten._foreach_sub.List),
     "aten::_foreach_sub_.List": foreach_sub(torch.ops.aten._foreach_sub_.List),
+    "aten::_softmax": softmax(torch.ops.aten._softmax.default),
+    "aten::_log_softmax": softmax(torch.ops.aten._log_softmax.default),
+    "aten::_softmax_backward_data": softmax_backward(torch.ops.aten._softmax_backward_data.default),
+    "aten::_log_softmax_backward_data": softmax_backward(torch.ops.aten._log_softmax_backward_data.default),
+    "aten::normal_": normal,
+    **{f"aten::normal.{kind}_out": normal_of_each for kind in ("Tensor_float", "float_Tensor", "Tensor_Tensor")},
+    "aten::div_.Scalar": divide_,
+    "aten::div_.Tensor": divide_,
+    "aten::linalg_vector_norm": norm,
+    "aten::linalg_vector_norm.out": norm,
+    "aten::_foreach_norm.Scalar": norms,
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,
     "aten::one_hot": one_hot,

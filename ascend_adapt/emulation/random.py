@@ -14,11 +14,12 @@ _OFFSET = 12
 
 def advance(generator: Any) -> tuple[int, int]:
     """Return the (seed, offset) of a device generator, and advance the generator as one operator does."""
-    state = generator.get_state()
-    words = state.view(torch.int64)
-    seed, offset = (int(word) for word in words)
-    words[1] += _OFFSET
-    generator.set_state(state)
+    with torch.npu.device(generator.device):  # else it would begin to use the current one
+        state = generator.get_state()
+        words = state.view(torch.int64)
+        seed, offset = (int(word) for word in words)
+        words[1] += _OFFSET
+        generator.set_state(state)
     return seed, offset
 
 

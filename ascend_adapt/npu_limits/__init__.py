@@ -14,6 +14,7 @@ from ascend_adapt.npu_limits import (
     casts,
     cross_entropy,
     dropout,
+    expert_routing,
     float_status,
     fusion_attention,
     gelu,
@@ -37,7 +38,7 @@ from ascend_adapt.npu_limits.limit import Limit
 _FAMILIES = (
     *(fusion_attention, ring_attention, masked_softmax, rms_norm, layer_norm, rotary, swiglu, gelu, cross_entropy),
     *(adam, batch_norm, casts, bmm, linear, dropout, transpose, float_status, recurrent, products),
-    *(grouped_matmul, token_permutation, slicing, quantised, boxes),
+    *(grouped_matmul, token_permutation, expert_routing, slicing, quantised, boxes),
 )
 
 

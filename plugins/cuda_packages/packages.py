@@ -52,7 +52,8 @@ APEX = [
     provided(
         "apex.parallel", "DistributedDataParallel", "SyncBatchNorm", "convert_syncbn_model", source="_apex_parallel"
     ),
-    provided("apex.optimizers", "FusedAdam", "FusedSGD", source="_apex"),
+    # GPT-NeoX falls back to DeepSpeed's FusedAdam, Megatron-LM to torch's AdamW.
+    provided("apex.optimizers", "FusedAdam", "FusedSGD", source="_apex", has_fallback=("megatron",)),
     *(
         provided(
             module,

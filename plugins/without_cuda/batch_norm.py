@@ -28,8 +28,8 @@ def synchronized_batch_norm(wrapped: Any, instance: Any, args: tuple[Any, ...], 
 
     group = instance.process_group or dist.group.WORLD
     axes, shape = [0, *range(2, x.dim())], [1, -1] + [1] * (x.dim() - 2)
-    wide = x.float()
-    count = all_reduce(torch.tensor([wide.numel() / wide.shape[1]]), group=group)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    count = all_reduce(wide.new_tensor([wide.numel() / wide.shape[1]]), group=group)
     mean = all_reduce(wide.sum(axes), group=group) / count
     centred = wide - mean.view(shape)
     squares = all_reduce(centred.square().sum(axes), group=group)

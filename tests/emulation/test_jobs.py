@@ -24,6 +24,8 @@ def test_collectives(job):
         assert first[f"sum {name}"] == second[f"sum {name}"] == [5] * 3, name
     assert first["sum bool"] == [True] * 3
     assert [first[name][0] for name in ("MAX", "MIN", "PRODUCT", "AVG")] == [3, 2, 6, 2.5]
+    assert first["buffers"] == second["buffers"] == [400, 400, 0, 100]
+    assert first["AVG int32"] == second["AVG int32"] == [2] * 3
     assert first["float64 of HCCL"].startswith("HCCL allreduce: Unsupported data type at::kDouble")
     assert first["float64"] == second["float64"] == [5] * 3
     assert first["broadcast"] == second["broadcast"] == [1, 1]

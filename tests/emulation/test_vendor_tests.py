@@ -1,4 +1,4 @@
-"""make vendor-tests: a file with a crash and an endless test still has a result for every chosen test."""
+"""make vendor-tests: every chosen test has a result, after a crash and an endless test too; ranks are forked."""
 
 from __future__ import annotations
 
@@ -9,32 +9,54 @@ from pathlib import Path
 
 VENDOR = Path(__file__).parent / "vendor"
 FILE = """
-import os, signal
+import multiprocessing, os, signal, unittest
 def test_passes(): pass
 def test_fails(): raise ValueError("wrong number")
 def test_ends_the_process(): os.kill(os.getpid(), signal.SIGSEGV)
 def test_never_ends():
     while True: pass
 def test_comes_last(): pass
+def rank(queue):
+    import worker
+    queue.put((worker.RUNS_HERE, os.environ["OF_THE_TEST"]))
+    raise SystemExit(3)
+def test_starts_a_rank():
+    os.environ["OF_THE_TEST"] = "set"
+    spawn = multiprocessing.get_context("spawn")
+    queue = spawn.Queue()
+    process = spawn.Process(target=rank, args=(queue,))
+    process.start()
+    assert queue.get(timeout=60) == (True, "set")
+    process.join()
+    assert process.exitcode == 3
+class Chosen(unittest.TestCase):
+    def __init__(self, name="runTest"):
+        super().__init__(name)
+        getattr(self, name)
+    def test_method(self): pass
 """
 RUN = """
 import sys
 from pathlib import Path
 import worker
-worker.run(Path(sys.argv[1], "test_it.py"), Path(sys.argv[1], "results.jsonl"), seconds=0.5, cases=9)
+worker.RUNS_HERE = True
+worker.run(Path(sys.argv[1], "distributed", "test_it.py"), Path(sys.argv[1], "results.jsonl"), seconds=0.5, cases=9)
 """
 
 
 def test_every_test_has_a_result(tmp_path):
-    (tmp_path / "test_it.py").write_text(FILE)
+    (tmp_path / "distributed").mkdir()
+    (tmp_path / "distributed" / "test_it.py").write_text(FILE)
     subprocess.run([sys.executable, "-c", RUN, str(tmp_path)], cwd=VENDOR, check=True, timeout=120)
     entries = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     found = {entry["test"]: (entry["outcome"], entry["error"].splitlines()[:1]) for entry in entries}
     assert found == {
-        "(file)": ("collected", ["5"]),
+        "(file)": ("collected", ["7"]),
         "test_passes": ("passed", []),
         "test_fails": ("failed", ["ValueError: wrong number"]),
         "test_ends_the_process": ("crashed", ["killed by SIGSEGV"]),
         "test_never_ends": ("time limit", ["0.5 s"]),
         "test_comes_last": ("passed", []),
+        "test_starts_a_rank": ("passed", []),
+        "Chosen::test_method": ("passed", []),
     }

@@ -54,17 +54,21 @@ SYNCHRONIZED = """
 import os, torch
 torch.distributed.init_process_group("nccl")
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-whole = torch.randn(8, 3, 2, generator=torch.Generator().manual_seed(7)).cuda()
-part = whole.chunk(ranks)[rank].clone().requires_grad_()
-plain = torch.nn.BatchNorm1d(3).cuda()
-synchronized = torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.BatchNorm1d(3)).cuda()
-expected, normed = plain(whole.requires_grad_()), synchronized(part)
-normed.pow(3).sum().backward()
-expected.pow(3).sum().backward()
-assert torch.allclose(normed, expected.chunk(ranks)[rank], atol=1e-5)
-assert torch.allclose(part.grad, whole.grad.chunk(ranks)[rank], atol=1e-4)
-for one, other in zip(plain.buffers(), synchronized.buffers()):
-    assert torch.allclose(one, other, atol=1e-5)
+for dtype in (torch.float32, torch.float64):
+    whole = torch.randn(8, 3, 2, dtype=dtype, generator=torch.Generator().manual_seed(7)).cuda()
+    part = whole.chunk(ranks)[rank].clone().requires_grad_()
+    plain = torch.nn.BatchNorm1d(3, dtype=dtype).cuda()
+    synchronized = torch.nn.SyncBatchNorm.convert_sync_batchnorm(torch.nn.BatchNorm1d(3, dtype=dtype)).cuda()
+    expected, normed = plain(whole.requires_grad_()), synchronized(part)
+    normed.pow(3).sum().backward()
+    expected.pow(3).sum().backward()
+    # Sums of 16 terms, squared and divided, then of 48 terms of up to 20.
+    eps = torch.finfo(dtype).eps
+    assert normed.dtype == dtype
+    assert torch.allclose(normed, expected.chunk(ranks)[rank], rtol=0, atol=64 * eps)
+    assert torch.allclose(part.grad, whole.grad.chunk(ranks)[rank], rtol=0, atol=1024 * eps)
+    for one, other in zip(plain.buffers(), synchronized.buffers()):
+        assert torch.allclose(one, other, rtol=0, atol=64 * eps)
 torch.distributed.destroy_process_group()
 """
 
@@ -146,6 +150,16 @@ def test_a_script_that_asks_for_its_device_gets_the_truth(launch):
 
 def test_what_cuda_packages_compute(launch):
     assert "all the same" in launch(JOBS / "cuda_packages.py").stdout
+
+
+def test_a_code_base_with_a_fallback_for_apex_keeps_it(launch, tmp_path):
+    (tmp_path / "megatron").mkdir()
+    with_fallback = "try:\n    from apex.optimizers import FusedAdam\nexcept ImportError:\n    FusedAdam = None\n"
+    (tmp_path / "megatron" / "training.py").write_text(with_fallback)
+    done = launch(
+        f"import torch\nimport megatron.training as theirs\n{with_fallback}print(FusedAdam, theirs.FusedAdam)"
+    )
+    assert "FusedAdam'> None" in done.stdout
 
 
 def test_options_of_hugging_face_for_gpus(tmp_path):

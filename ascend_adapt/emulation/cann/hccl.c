@@ -16,10 +16,19 @@
 /* HcclResult */
 enum { E_PARAMETER = 1, E_MEMORY = 3, E_INTERNAL = 4, E_UNSUPPORTED = 5, E_SYSCALL = 8, E_REMOTE = 21 };
 
+/* Device memory for what is sent and received. Communicators with one hccl_buffer_name share it. */
+typedef struct Buffer {
+    struct Buffer *next;
+    int device;
+    char name[128];
+    int64_t bytes;
+    int communicators;
+} Buffer;
+
 typedef struct Communicator {
     Mesh mesh;
-    int device;
-    char name[64];
+    Buffer *buffer;
+    char name[128];
     pthread_t worker;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -29,14 +38,76 @@ typedef struct Communicator {
     char ranks[256]; /* the job's ranks in this communicator, such as "0,2,4" */
 } Communicator;
 
-static int64_t buffer_bytes(void)
+/* As HCCL declares it; an older torch_npu has fewer of the last members, and the size says so. */
+typedef struct Config {
+    size_t size;
+    uint32_t magic, version;
+    uint64_t reserved;
+    uint32_t buffer_megabytes;
+    uint32_t deterministic;
+    char communicator_name[128], udi[128];
+    uint32_t where_collectives_run, traffic_class, service_level, world_rank;
+    uint64_t job;
+    uint8_t has_zero_copy;
+    int32_t timeout;
+    char algorithm[1600], retries[50], retry_parameters[128];
+    char buffer_name[128];
+} Config;
+
+enum { IS_NOT_SET = 0xffffffff };
+static Buffer *buffers;
+static pthread_mutex_t buffers_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A send and a receive buffer have 200 MB each unless the group's hccl_buffer_size or HCCL_BUFFSIZE is set. */
+static int64_t buffer_bytes(const Config *config)
 {
-    /* Device memory of the send and receive buffers: 200 MB each unless HCCL_BUFFSIZE is set. */
     const char *megabytes = getenv("HCCL_BUFFSIZE");
+    if (config != NULL && config->buffer_megabytes != (uint32_t)IS_NOT_SET && config->buffer_megabytes > 0)
+        return (int64_t)config->buffer_megabytes * 2 << 20;
     return 2 * (megabytes != NULL && atoll(megabytes) > 0 ? atoll(megabytes) : 200) << 20;
 }
 
-/* ---- traffic: launches of this rank, by collective, dtype, reduction and group ---- */
+static int has_names(const Config *config) { return config != NULL && config->size >= sizeof *config; }
+
+/* The buffer of a new communicator on this device; NULL without memory for it. */
+static Buffer *take_buffer(int device, const Config *config)
+{
+    const char *name = has_names(config) ? config->buffer_name : "";
+    pthread_mutex_lock(&buffers_lock);
+    Buffer *found = buffers;
+    while (found != NULL && (name[0] == '\0' || found->device != device || strcmp(found->name, name) != 0))
+        found = found->next;
+    if (found == NULL && (found = calloc(1, sizeof *found)) != NULL) {
+        *found = (Buffer){.next = buffers, .device = device, .bytes = buffer_bytes(config)};
+        snprintf(found->name, sizeof found->name, "%s", name);
+        if (emulated_charge(device, found->bytes) == OK) {
+            buffers = found;
+        } else {
+            free(found);
+            found = NULL;
+        }
+    }
+    if (found != NULL)
+        found->communicators++;
+    pthread_mutex_unlock(&buffers_lock);
+    return found;
+}
+
+static void release_buffer(Buffer *buffer)
+{
+    pthread_mutex_lock(&buffers_lock);
+    if (--buffer->communicators == 0) {
+        Buffer **at = &buffers;
+        while (*at != buffer)
+            at = &(*at)->next;
+        *at = buffer->next;
+        emulated_charge(buffer->device, -buffer->bytes);
+        free(buffer);
+    }
+    pthread_mutex_unlock(&buffers_lock);
+}
+
+/* ---- traffic: what this rank launched, by collective, dtype, reduction and group ---- */
 
 typedef struct Traffic {
     char name[24];
@@ -150,21 +221,29 @@ static void *work(void *argument)
 
 /* ---- communicators ---- */
 
+/* The number of members of the configuration that this CANN knows: up to the name of the buffer. */
+API uint32_t HcclGetCommConfigCapability(void) { return 12; }
+
 API int HcclGetRootInfo(unsigned char *root_info)
 {
     return getrandom(root_info, SECRET_BYTES, 0) == SECRET_BYTES ? OK : E_SYSCALL;
 }
 
-API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint32_t rank, Communicator **out)
+/* Of the configuration names and the buffer have an effect here, not algorithms and where collectives run. */
+API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info, uint32_t rank, const Config *config,
+                                   Communicator **out)
 {
     Communicator *comm = calloc(1, sizeof *comm);
     if (comm == NULL)
         return E_MEMORY;
     comm->mesh.size = (int)size;
     comm->mesh.rank = (int)rank;
-    comm->device = emulated_current_device();
-    snprintf(comm->name, sizeof comm->name, "hccl-%02x%02x%02x%02x", root_info[0], root_info[1], root_info[2], root_info[3]);
-    if (emulated_charge(comm->device, buffer_bytes()) != OK) {
+    if (has_names(config) && config->communicator_name[0] != '\0')
+        snprintf(comm->name, sizeof comm->name, "%s", config->communicator_name);
+    else
+        snprintf(comm->name, sizeof comm->name, "hccl-%02x%02x%02x%02x", root_info[0], root_info[1], root_info[2], root_info[3]);
+    comm->buffer = take_buffer(emulated_current_device(), config);
+    if (comm->buffer == NULL) {
         free(comm);
         return E_MEMORY;
     }
@@ -175,7 +254,7 @@ API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint
         !name_ranks(comm) || pthread_create(&comm->worker, NULL, work, comm) != 0) {
         emulated_failure(E_INTERNAL, "HCCL: %s", comm->mesh.failure);
         mesh_close(&comm->mesh);
-        emulated_charge(comm->device, -buffer_bytes());
+        release_buffer(comm->buffer);
         free(comm);
         return E_INTERNAL;
     }
@@ -183,11 +262,9 @@ API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint
     return OK;
 }
 
-/* The configuration (buffer sizes, algorithms, place of execution) has no effect here. */
-API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info, uint32_t rank, const void *config,
-                                   Communicator **out)
+API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint32_t rank, Communicator **out)
 {
-    return HcclCommInitRootInfo(size, root_info, rank, out);
+    return HcclCommInitRootInfoConfig(size, root_info, rank, NULL, out);
 }
 
 API int HcclCommDestroy(Communicator *comm)
@@ -198,7 +275,7 @@ API int HcclCommDestroy(Communicator *comm)
     pthread_mutex_unlock(&comm->lock);
     pthread_join(comm->worker, NULL);
     mesh_close(&comm->mesh);
-    emulated_charge(comm->device, -buffer_bytes());
+    release_buffer(comm->buffer);
     free(comm);
     return OK;
 }

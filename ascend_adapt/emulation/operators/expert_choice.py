@@ -134,12 +134,20 @@ def finalize_routing(
     scales: torch.Tensor | None,
     expanded_src_to_dst_row: torch.Tensor,
     export_for_source_row: torch.Tensor | None,
+    drop_pad_mode: int | None = 0,
 ) -> torch.Tensor:
-    """Return skip1 + skip2 + the sum of scale * (row + bias of its expert) over each token's K rows, [T, H]."""
-    rows = wide(expanded_permuted_rows)
-    tokens = expanded_src_to_dst_row.numel() // (scales.shape[1] if scales is not None else 1)
+    """Return skip1 + skip2 + the sum of scale * (row + bias of its expert) over each token's K rows, [T, H].
+
+    With ``drop_pad_mode`` 1 the rows are [E, C, H], and that of a dropped choice, whose place is -1, is zero.
+    """
+    rows = wide(expanded_permuted_rows).flatten(0, -2)
+    places = expanded_src_to_dst_row.long()
+    tokens = places.numel() // (scales.shape[1] if scales is not None else 1)
+    chosen = rows[places.clamp(min=0)]
+    if drop_pad_mode:
+        chosen = chosen.masked_fill((places < 0).unsqueeze(-1), 0)
     # The rows are ordered choice by choice.
-    of_choice = rows[expanded_src_to_dst_row.long()].reshape(-1, tokens, rows.shape[-1])
+    of_choice = chosen.reshape(-1, tokens, rows.shape[-1])
     if bias is not None and export_for_source_row is not None:
         of_choice = of_choice + wide(bias)[export_for_source_row.long().t()]
     if scales is not None:

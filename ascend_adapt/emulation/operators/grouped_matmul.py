@@ -129,6 +129,11 @@ def grouped_matmul_swiglu_quant(
     x: torch.Tensor, weight: torch.Tensor, group_list: torch.Tensor, weight_scale: torch.Tensor, x_scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the SwiGLU of the dequantised products in int8, its scale per row [M], and an empty tensor."""
+    if weight.dim() != 3:
+        raise OperatorMissing(
+            f"npu::npu_grouped_matmul_swiglu_quant: weight is {shape(weight)}, expected [E, K, N] — the blocks of "
+            "FRACTAL_NZ are not emulated"
+        )
     if x.is_meta:
         half = weight.shape[-1] // 2
         return x.new_empty((x.shape[0], half)), x_scale.new_empty(x.shape[0]), x_scale.new_empty(0)

@@ -39,3 +39,12 @@ def scaled_masked_softmax_backward(
     share, dy = wide(y), wide(y_grad)
     dx = share * (dy - (dy * share).sum(-1, keepdim=True)) * scale
     return dx.masked_fill(mask, 0).to(y_grad.dtype)
+
+
+@kernel("npu_masked_softmax_with_rel_pos_bias", needs_a2=True)
+def masked_softmax_with_bias(
+    x: torch.Tensor, atten_mask: torch.Tensor | None, relative_pos_bias: torch.Tensor, scale_value: float
+) -> torch.Tensor:
+    """Return the softmax of scale_value * x + atten_mask + relative_pos_bias, as the attention of Swin has it."""
+    logits = wide(x) * scale_value + wide(relative_pos_bias)
+    return (logits if atten_mask is None else logits + wide(atten_mask)).softmax(-1).to(x.dtype)

@@ -1,8 +1,9 @@
 """int8 operators: quantisation with fixed or per-row scales, and products of quantised matrices.
 
-An int64 scale, which npu_trans_quant_param creates, holds the bits of a float32 in its lower half. 4-bit
-integers, and the 8-bit floats of an Ascend950, are not emulated. Source: op-plugin@517f2e7 docs
-torch_npu-npu_quantize.md, -npu_dynamic_quant.md, -npu_quant_matmul.md, -npu_trans_quant_param.md,
+An int64 scale, which npu_trans_quant_param creates, holds the bits of a float32 in its lower half. Eight 4-bit
+integers (torch.quint4x2) are one int32, the first in its lowest bits; products of them, and the 8-bit floats of an
+Ascend950, are not emulated. Source: op-plugin@517f2e7 docs torch_npu-npu_quantize.md, -npu_dynamic_quant.md,
+-npu_group_quant.md, -npu_quant_scatter.md, -npu_quant_matmul.md, -npu_trans_quant_param.md,
 -npu_weight_quant_batchmatmul.md.
 """
 
@@ -13,13 +14,17 @@ import torch
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
 from ascend_adapt.emulation.operators.scalar_types import dtype_of
+from ascend_adapt.emulation.operators.slicing import write_blocks
 from ascend_adapt.emulation.operators.tensors import dtype as name_of
 from ascend_adapt.emulation.operators.tensors import shape
 from ascend_adapt.errors import OperatorMissing
 from ascend_adapt.npu_limits import quantised as limits
 
 _STORED_AS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
-_LARGEST = 127
+LARGEST = {torch.int8: 127, torch.quint4x2: 7}
+"""The largest value of each dtype that quantisation to a range uses."""
+_BITS = 4
+_IN_INT32 = 8
 _MARK = 1 << 46
 """Bit that npu_trans_quant_param sets in a scale for a float16 result."""
 _KEPT_BITS = -1 << 13
@@ -35,7 +40,7 @@ def quantize(
     scale = _along(wide(scales), self, axis)
     offset = 0 if zero_points is None else _along(wide(zero_points), self, axis)
     x = wide(self)
-    return _clamped((x / scale).round() + offset if div_mode else (x * scale + offset).round(), to)
+    return clamped((x / scale).round() + offset if div_mode else (x * scale + offset).round(), to)
 
 
 @kernel("npu_dynamic_quant")
@@ -46,10 +51,11 @@ def dynamic_quant(
     dst_type: int | torch.dtype | None,
     quant_mode: str = "pertoken",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return int8 [..., H], and the float32 scale of each row, which is its largest absolute value / 127."""
-    x, axis = _smoothed(input, smooth_scales, group_index, dst_type, quant_mode)
-    scale = x.abs().amax(axis, keepdim=True) / _LARGEST
-    return _clamped((x / scale).round(), torch.int8), scale.squeeze(axis).float()
+    """Return integers [..., H], int8 by default, and the float32 scale of each row: its largest absolute value / 127.
+
+    4 bits are packed, [..., H / 8] int32, and the divisor is 7.
+    """
+    return with_scale_of_rows(_smoothed(input, smooth_scales, group_index), target(dst_type), _axis(quant_mode))
 
 
 @kernel("npu_dynamic_quant_asymmetric")
@@ -60,12 +66,64 @@ def dynamic_quant_asymmetric(
     dst_type: int | torch.dtype | None,
     quant_mode: str = "pertoken",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return int8 [..., H], and the float32 scale and offset of each row that map its range to [-128, 127]."""
-    x, axis = _smoothed(input, smooth_scales, group_index, dst_type, quant_mode)
+    """Return integers [..., H], and the float32 scale and offset of each row that map its range to [-128, 127]."""
+    x, to, axis = _smoothed(input, smooth_scales, group_index), target(dst_type), _axis(quant_mode)
     largest, smallest = x.amax(axis, keepdim=True), x.amin(axis, keepdim=True)
-    scale = (largest - smallest) / (2 * _LARGEST + 1)
-    offset = _LARGEST - largest / scale
-    return _clamped((x / scale + offset).round(), torch.int8), scale.squeeze(axis).float(), offset.squeeze(axis).float()
+    scale = (largest - smallest) / (2 * LARGEST[to] + 1)
+    offset = LARGEST[to] - largest / scale
+    return clamped((x / scale + offset).round(), to), scale.squeeze(axis).float(), offset.squeeze(axis).float()
+
+
+@kernel("npu_group_quant", needs_a2=True)
+def group_quant(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    group_index: torch.Tensor,
+    offset: torch.Tensor | None,
+    dst_dtype: int | torch.dtype | None,
+) -> torch.Tensor:
+    """Return round(x * scale + offset) of rows [S, H], the scale [G, H] of a row being that of its group."""
+    values = wide(x) * of_rows(wide(scale), group_index, x.shape[0])
+    return clamped((values if offset is None else values + wide(offset)).round(), target(dst_dtype))
+
+
+@kernel("npu_quant_scatter")
+def quant_scatter(
+    self: torch.Tensor,
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    quant_scales: torch.Tensor,
+    quant_zero_points: torch.Tensor | None,
+    axis: int,
+    quant_axis: int,
+    reduce: str,
+) -> torch.Tensor:
+    """Return a copy of the int8 input with the quantised ``updates``, as ``npu_quant_scatter_`` writes them."""
+    given = indices, updates, quant_scales, quant_zero_points, axis, quant_axis, reduce
+    written: torch.Tensor = quant_scatter_in_place(self.detach().clone(), *given)
+    return written
+
+
+@kernel("npu_quant_scatter_")
+def quant_scatter_in_place(
+    self: torch.Tensor,
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    quant_scales: torch.Tensor,
+    quant_zero_points: torch.Tensor | None,
+    axis: int,
+    quant_axis: int,
+    reduce: str,
+) -> torch.Tensor:
+    """Write round(updates / scales) + zero points into the int8 input, along ``axis`` from an index on.
+
+    ``indices`` are those of the first dimension's entries, [B], or pairs of an entry and its index, [B, 2].
+    """
+    _require_int8("npu_quant_scatter", self)
+    limits.UPDATE.require(reduce == "update", f"reduce is {reduce!r}")
+    zeros = None if quant_zero_points is None else quant_zero_points.reshape(-1)
+    values = quantize(updates, quant_scales.reshape(-1), zeros, torch.int8, quant_axis, True)
+    return write_blocks(self, indices, values, axis)
 
 
 @kernel("npu_anti_quant")
@@ -118,7 +176,7 @@ def quant_matmul(
     if bias is not None and late:
         product = product + bias.detach().double()
     product = product if offset is None else product + offset.detach().double()
-    return _clamped(product.round(), to) if not to.is_floating_point else product.to(to)
+    return clamped(product.round(), to) if not to.is_floating_point else product.to(to)
 
 
 @kernel("npu_weight_quant_batchmatmul")
@@ -142,7 +200,7 @@ def weight_quant_matmul(
     if quant_scale is None:
         return product.to(x.dtype)
     product = product * as_float(quant_scale)
-    return _clamped((product if quant_offset is None else product + wide(quant_offset)).round(), torch.int8)
+    return clamped((product if quant_offset is None else product + wide(quant_offset)).round(), torch.int8)
 
 
 def as_float(scale: torch.Tensor) -> torch.Tensor:
@@ -150,39 +208,63 @@ def as_float(scale: torch.Tensor) -> torch.Tensor:
     return wide(scale.to(torch.int32).view(torch.float32) if scale.dtype == torch.int64 else scale)
 
 
-def _smoothed(
-    x: torch.Tensor,
-    smooth: torch.Tensor | None,
-    group_index: torch.Tensor | None,
-    dst_type: int | torch.dtype | None,
-    mode: str,
-) -> tuple[torch.Tensor, int]:
-    """Return the input multiplied by its smooth scales, and the dimension along which a scale is shared."""
-    if dst_type is not None and _integer(dst_type) != torch.int8:
-        raise OperatorMissing(f"npu::npu_dynamic_quant: dst_type={dst_type}, expected int8 — 4 bits are not emulated")
-    if mode not in ("pertoken", "perchannel", "pertensor"):
-        raise OperatorMissing(f"npu::npu_dynamic_quant: quant_mode={mode!r}, expected 'pertoken' or 'perchannel'")
+def target(dtype: int | torch.dtype | None) -> torch.dtype:
+    """Return the dtype of quantised values: int8, the default, or quint4x2.
+
+    Raises:
+        OperatorMissing: it is another one.
+    """
+    to = torch.int8 if dtype is None else _integer(dtype)
+    if to not in LARGEST:
+        raise OperatorMissing(f"npu quantisation to {name_of(to)}: expected int8 or quint4x2 — others are not emulated")
+    return to
+
+
+def with_scale_of_rows(x: torch.Tensor, to: torch.dtype, axis: int = -1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the quantised values, and the float32 scale of each row."""
+    scale = x.abs().amax(axis, keepdim=True) / LARGEST[to]
+    return clamped((x / scale).round(), to), scale.squeeze(axis).float()
+
+
+def of_rows(values: torch.Tensor, group_index: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the values [G, ...] for each of ``count`` rows, 1 after the last group; ``group_index``: groups' ends."""
+    if values.is_meta:
+        return values.new_empty((count, *values.shape[1:]))
+    lengths = torch.diff(group_index, prepend=group_index.new_zeros(1)).clamp(min=0)
+    repeated = values.repeat_interleave(lengths, 0)
+    return torch.cat((repeated, repeated.new_ones(count - len(repeated), *repeated.shape[1:])))
+
+
+def clamped(x: torch.Tensor, to: torch.dtype) -> torch.Tensor:
+    """Return integral values in an integer dtype; quint4x2 as [..., H / 8] int32."""
+    if to != torch.quint4x2:
+        bounds = torch.iinfo(to)
+        return x.clamp(bounds.min, bounds.max).to(to)
+    limits.PACKED.require(x.shape[-1] % _IN_INT32 == 0, f"the input is {shape(x)}")
+    codes = x.clamp(-8, 7).to(torch.int64).remainder(1 << _BITS).unflatten(-1, (-1, _IN_INT32))
+    return (codes << torch.arange(0, 32, _BITS, device=x.device)).sum(-1).to(torch.int32)
+
+
+def _smoothed(x: torch.Tensor, smooth: torch.Tensor | None, group_index: torch.Tensor | None) -> torch.Tensor:
+    """Return the input multiplied by its smooth scales."""
     values = x.detach().float()
     if smooth is not None and group_index is not None:
         rows = values.reshape(-1, values.shape[-1])
-        lengths = torch.diff(group_index, prepend=group_index.new_zeros(1)).clamp(min=0)
-        factors = smooth.detach().float().repeat_interleave(lengths, 0)
-        padded = torch.cat((factors, factors.new_ones(len(rows) - len(factors), factors.shape[1])))
-        values = (rows * padded).reshape(values.shape)
-    elif smooth is not None:
-        values = values * smooth.detach().float()
-    return values, -2 if mode == "perchannel" else -1
+        return (rows * of_rows(smooth.detach().float(), group_index, len(rows))).reshape(values.shape)
+    return values if smooth is None else values * smooth.detach().float()
+
+
+def _axis(mode: str) -> int:
+    """Return the dimension that shares a scale."""
+    if mode not in ("pertoken", "perchannel", "pertensor"):
+        raise OperatorMissing(f"npu::npu_dynamic_quant: quant_mode={mode!r}, expected 'pertoken' or 'perchannel'")
+    return -2 if mode == "perchannel" else -1
 
 
 def _integer(dtype: int | torch.dtype) -> torch.dtype:
     """Return the dtype in which a quantised dtype is stored."""
     named = dtype_of(dtype)
     return _STORED_AS.get(named, named)
-
-
-def _clamped(x: torch.Tensor, to: torch.dtype) -> torch.Tensor:
-    bounds = torch.iinfo(to)
-    return x.clamp(bounds.min, bounds.max).to(to)
 
 
 def _along(values: torch.Tensor, x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -6,6 +6,7 @@ import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.emulation.operators.quantised import target, with_scale_of_rows
 from ascend_adapt.emulation.operators.tensors import FLOATS, dtype, shape
 from ascend_adapt.npu_limits import rms_norm as limits
 
@@ -94,3 +95,34 @@ def gemma_rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> t
     x = wide(self)
     rstd = torch.rsqrt(x.square().mean(_normalised(gamma), keepdim=True) + epsilon)
     return (x * rstd * (1 + wide(gamma))).to(self.dtype), rstd.float()
+
+
+@kernel("npu_add_rms_norm_dynamic_quant", needs_a2=True)
+def add_rms_norm_dynamic_quant(
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    gamma: torch.Tensor,
+    smooth_scale1: torch.Tensor | None,
+    smooth_scale2: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    epsilon: float,
+    output_mask: list[bool] | None,
+    y_dtype: int | torch.dtype | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the norm of x1 + x2 times each smooth scale as integers, twice; x1 + x2; and the scales of both's rows.
+
+    ``output_mask`` is what is computed: by default the second only if both smooth scales are given. The others are one
+    element.
+    """
+    _require_gamma(x1, gamma)
+    total = wide(x1) + wide(x2)
+    y = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + epsilon) * wide(gamma)
+    y = y if beta is None else y + wide(beta)
+    both = smooth_scale1 is not None and smooth_scale2 is not None
+    first, second = (
+        with_scale_of_rows(y if smooth is None else y * wide(smooth), target(y_dtype))
+        if is_computed
+        else (y.new_zeros(1, dtype=torch.int8), y.new_zeros(1))
+        for smooth, is_computed in zip((smooth_scale1, smooth_scale2), output_mask or (True, both), strict=True)
+    )
+    return first[0], second[0], total.to(x1.dtype), first[1], second[1]

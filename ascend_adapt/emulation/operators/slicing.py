@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
+from ascend_adapt.emulation.operators.precision import wide
 from ascend_adapt.emulation.operators.tensors import shape
 from ascend_adapt.npu_limits import slicing as limits
 
@@ -141,14 +142,7 @@ def scatter_update_in_place(
     self: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor, axis: int
 ) -> torch.Tensor:
     """Write ``updates`` into the input along ``axis``, from a start index that may differ for each first index."""
-    if self.is_meta:
-        return self
-    length = updates.shape[axis]
-    for row, start in enumerate(indices.reshape(-1).tolist()):
-        one_index = indices.numel() == 1
-        target, source = (self, updates) if one_index else (self[row : row + 1], updates[row : row + 1])
-        target.narrow(axis, int(start), length).copy_(source)
-    return self
+    return write_blocks(self, indices.reshape(-1), updates, axis)
 
 
 @kernel("npu_scatter_nd_update")
@@ -163,6 +157,36 @@ def scatter_nd_update_in_place(self: torch.Tensor, indices: torch.Tensor, update
     if not self.is_meta:
         self[tuple(indices.long().unbind(-1))] = updates
     return self
+
+
+@kernel("npu_gather_sparse_index", needs_a2=True)
+def gather_rows(input: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return the rows of the input [N, ...] at ``index`` [...], as an embedding does."""
+    return input.detach()[index.long()]
+
+
+@kernel("npu_gather_sparse_index_backward", needs_a2=True)
+def gather_rows_backward(grad: torch.Tensor, self_sizes: list[int], index: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of the input: the sum over the places of a row."""
+    rows = wide(grad).reshape(-1, *self_sizes[1:])
+    return rows.new_zeros(self_sizes).index_add_(0, index.reshape(-1).long(), rows).to(grad.dtype)
+
+
+def write_blocks(x: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor, axis: int) -> torch.Tensor:
+    """Write each of the ``updates`` along ``axis`` from an index on, and return the tensor.
+
+    ``indices`` [B] are those of the first dimension's entries, one for all entries if it is alone; [B, 2] are pairs of
+    an entry and its index.
+    """
+    if x.is_meta:
+        return x
+    if indices.numel() == 1:
+        x.narrow(axis, int(indices), updates.shape[axis]).copy_(updates)
+        return x
+    pairs = enumerate(indices.tolist()) if indices.dim() == 1 else indices.tolist()
+    for (entry, start), block in zip(pairs, updates.unsqueeze(1), strict=True):
+        x[entry : entry + 1].narrow(axis, int(start), block.shape[axis]).copy_(block)
+    return x
 
 
 def _into(out: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""npu_swiglu and its gradient: SiLU of the first half times the second half."""
+"""npu_swiglu and its gradient: SiLU of the first half times the second half. npu_swiglu_quant quantises it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 
 from ascend_adapt.emulation.operators.kernel import kernel
 from ascend_adapt.emulation.operators.precision import wide
+from ascend_adapt.emulation.operators.quantised import LARGEST, clamped, of_rows, target
 from ascend_adapt.emulation.operators.tensors import FLOATS, dtype, shape
 from ascend_adapt.npu_limits import swiglu as limits
 
@@ -27,6 +28,44 @@ def swiglu_backward(grad_output: torch.Tensor, self: torch.Tensor, dim: int) -> 
     dy = wide(grad_output)
     slope = gate * (1 + first * (1 - gate))
     return torch.cat((dy * second * slope, dy * first * gate), dim).to(self.dtype)
+
+
+@kernel("npu_swiglu_quant", needs_a2=True)
+def swiglu_quant(
+    x: torch.Tensor,
+    smooth_scales: torch.Tensor | None,
+    offsets: torch.Tensor | None,
+    group_index: torch.Tensor | None,
+    activate_left: bool,
+    quant_mode: int,
+    group_list_type: int,
+    dst_type: int | torch.dtype | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return SwiGLU times the smooth scales as integers, and with ``quant_mode`` 1 what each row was multiplied by.
+
+    That is 127 / its largest absolute value, float32 (op-plugin@5045ad2 test/test_custom_ops/test_npu_swiglu_quant.py).
+    With ``quant_mode`` 0 the offsets are added before rounding. Each group of rows has its own scales, [G, N] or [G];
+    the groups are given by their ends, or with ``group_list_type`` 1 by their lengths. SiLU is of the second half
+    unless ``activate_left``.
+    """
+    first, second = x.detach().float().chunk(2, -1)
+    y = torch.nn.functional.silu(first) * second if activate_left else first * torch.nn.functional.silu(second)
+    rows = y.reshape(-1, y.shape[-1])
+    ends = None if group_index is None else group_index.cumsum(0) if group_list_type == 1 else group_index
+
+    def of_each_row(values: torch.Tensor) -> torch.Tensor:
+        groups = values.detach().float().reshape(values.shape[0], -1)
+        return groups if ends is None else of_rows(groups, ends, len(rows))
+
+    rows = rows if smooth_scales is None else rows * of_each_row(smooth_scales)
+    to = target(dst_type)
+    factors = rows.new_ones(len(rows))
+    if quant_mode == 1:
+        factors = LARGEST[to] / rows.abs().amax(-1)
+        rows = rows * factors.unsqueeze(-1)
+    elif offsets is not None:
+        rows = rows + of_each_row(offsets)
+    return clamped(rows.round(), to).reshape(*x.shape[:-1], -1), factors.reshape(x.shape[:-1])
 
 
 def _require(x: torch.Tensor, dim: int) -> None:

@@ -35,7 +35,9 @@ def gather_stats_with_counts(
     """Return the mean and reciprocal deviation over all ranks; update the running statistics in place."""
     means, number = wide(mean), wide(counts).reshape(-1, 1)
     squares = wide(invstd).pow(-2) - eps + means.square()
-    return _merged((means * number).sum(0), (squares * number).sum(0), running_mean, running_var, momentum, eps, number)
+    totals = (means * number).sum(0), (squares * number).sum(0)
+    found = _merged(*totals, running_mean, running_var, momentum, eps, number)
+    return found[0].to(mean.dtype), found[1].to(mean.dtype)
 
 
 def gather_stats(

@@ -4,6 +4,7 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch_npu
 from record import record
 from torch.distributed import _coalescing_manager
 from torch.distributed.device_mesh import init_device_mesh
@@ -37,6 +38,21 @@ def failure(call):
     return "nothing was raised"
 
 
+def memory_of_group(**config):
+    """Return the MiB that a new group takes on the device."""
+    options = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
+    options.hccl_config = config
+    before = torch.npu.mem_get_info()[0]
+    group = dist.new_group(backend="hccl", pg_options=options)
+    dist.all_reduce(small, group=group)
+    torch.npu.synchronize()
+    return (before - torch.npu.mem_get_info()[0]) / 2**20
+
+
+small = full(1)
+configs = {}, {"hccl_buffer_name": "shared"}, {"hccl_buffer_name": "shared"}, {"hccl_buffer_size": 50}
+record(["buffers", [memory_of_group(**config) for config in configs]])
+record(["AVG int32", reduced(dist.ReduceOp.AVG, torch.int32)])
 for name in ("float32", "bfloat16", "float16", "int64", "int32", "int8", "bool"):
     record([f"sum {name}", reduced(dist.ReduceOp.SUM, getattr(torch, name))])
 for name in ("MAX", "MIN", "PRODUCT", "AVG"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from error_bounds import ELEMENTARY, assert_within
 from torch.nn import functional
+from torch.testing._internal.two_tensor import TwoTensor
 
 from ascend_adapt.emulation import report
 from ascend_adapt.errors import OperatorMissing
@@ -375,3 +376,47 @@ def test_the_hosts_random_numbers_are_left_alone():
 def test_a_generator_of_the_host_is_refused():
     with pytest.raises(RuntimeError, match="Expected a 'npu' device type for generator but found 'cpu'"):
         torch.empty(2, device=NPU).normal_(generator=torch.Generator())
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_a_norm_is_rounded_once(order):
+    x = torch.randn(65536, generator=torch.Generator().manual_seed(0))
+    expected = torch.linalg.vector_norm(x.double(), order).float().expand(4)
+    on_device = x.to(NPU)
+    out = torch.empty((), device=NPU)
+    torch.linalg.vector_norm(on_device, order, out=out)
+    one, other = torch._foreach_norm([on_device, on_device.view(256, 256)], order)
+    found = torch.stack((torch.linalg.vector_norm(on_device, order), out, one, other)).cpu()
+    assert found.equal(expected)
+
+
+def test_operators_of_torch_npus_autograd_accept_subclasses():
+    classes = torch.tensor([2, 0], device=NPU)
+    hot = functional.one_hot(TwoTensor(classes, classes), 3)
+    assert hot.a.tolist() == hot.b.tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+def test_normal_numbers_fill_integers():
+    x = torch.zeros(64, dtype=torch.int32, device=NPU).normal_(100, 3)
+    assert x.unique().numel() > 4
+    assert (x - 100).abs().max() < 30
+    out = torch.empty(64, device=NPU)
+    torch.normal(x.float(), 0.5, out=out)
+    assert (out - x).abs().max() < 5
+
+
+def test_softmax_from_float16_to_float32():
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).half()
+    for function in (torch._softmax, torch._log_softmax):
+        expected, found = x.float().requires_grad_(), x.to(NPU).requires_grad_()
+        results = function(expected, -1, False), function(found, -1, True)
+        for result in results:
+            result.square().sum().backward()
+        assert results[1].cpu().equal(results[0])
+        assert found.grad.cpu().equal(expected.grad.half())
+
+
+def test_scalars_of_a_foreach_operator_may_be_on_the_host():
+    ones = [torch.ones(2, device=NPU) for _ in range(2)]
+    found = torch._foreach_addcmul(ones, ones, ones, torch.tensor([2.0, 3.0]))
+    assert [one.tolist() for one in found] == [[3, 3], [4, 4]]

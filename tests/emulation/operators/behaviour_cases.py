@@ -144,6 +144,13 @@ def a_wholly_masked_row_of_the_softmax_is_uniform():
 
 
 @case
+def softmax_with_a_mask_and_a_position_bias():
+    x, mask, bias = normal(1, 2, 3, 4, 4), normal(1, 2, 1, 4, 4, seed=2), normal(1, 1, 3, 4, 4, seed=3)
+    found = operator("npu_masked_softmax_with_rel_pos_bias")(x.npu(), mask.npu(), bias.npu(), 0.5)
+    torch.testing.assert_close(found.cpu(), (x * 0.5 + mask + bias).softmax(-1))
+
+
+@case
 def label_smoothing_without_a_gradient():
     x, target = normal(6, 9), torch.tensor([0, 3, 8, 3, 1, 6])
     for reduction in ("mean", "sum", "none"):

@@ -95,6 +95,16 @@ def gradients():
         yield Gradient(f"top k, norm_type {norm_type}", chosen_weights, chosen_weights_defined, inputs)
 
 
+def rows_of_a_table():
+    index = torch.tensor([[0, 2], [2, 1]])
+    yield Gradient(
+        "rows of a table",
+        lambda x: npu().npu_gather_sparse_index(x, index.npu()),
+        lambda x: x[index],
+        {"x": normal(4, WIDTH)},
+    )
+
+
 def grouped_products():
     x, weights = normal(10, WIDTH), normal(3, WIDTH, 5)
     ends = [2, 6, 10]
@@ -185,7 +195,112 @@ def int8_products():
     assert fixed.cpu().equal((x / torch.tensor(0.1)).round().to(torch.int8))
 
 
-GRADIENTS = [*gradients()]
+def four_bits(packed):
+    """Return the integers that int32 numbers hold, the lowest bits first."""
+    codes = (packed.unsqueeze(-1) >> torch.arange(0, 32, 4)) & 15
+    return torch.where(codes > 7, codes - 16, codes).flatten(-2).float()
+
+
+def quantisation_by_row():
+    x, smooth, ends = normal(6, 16), normal(2, 16), torch.tensor([2, 6], dtype=torch.int32)
+    smoothed = torch.cat((x[:2] * smooth[0], x[2:] * smooth[1]))
+    groups = {"smooth_scales": smooth.npu(), "group_index": ends.npu()}
+    packed, scale = npu().npu_dynamic_quant(x.npu(), dst_type=torch.quint4x2, **groups)
+    torch.testing.assert_close(scale.cpu(), smoothed.abs().amax(1) / 7)
+    assert four_bits(packed.cpu()).equal((smoothed / scale.cpu().unsqueeze(1)).round())
+    packed, scale, offset = npu().npu_dynamic_quant_asymmetric(x.npu(), dst_type=torch.quint4x2)
+    restored = (four_bits(packed.cpu()) - offset.cpu().unsqueeze(1)) * scale.cpu().unsqueeze(1)
+    assert (restored - x).abs().max() <= scale.max() / 2 * 1.001
+    integers = npu().npu_group_quant(x.npu(), smooth.npu(), ends.npu(), offset=torch.ones(1).npu())
+    assert integers.cpu().equal((smoothed + 1).round().to(torch.int8))
+    halves = normal(6, 32)
+    gated = halves[:, :16] * torch.nn.functional.silu(halves[:, 16:])
+    integers, factor = npu().npu_swiglu_quant(halves.npu(), **groups, quant_mode=1)
+    wanted = torch.cat((gated[:2] * smooth[0], gated[2:] * smooth[1]))
+    torch.testing.assert_close(factor.cpu(), 127 / wanted.abs().amax(1))
+    assert (integers.cpu() - wanted * factor.cpu().unsqueeze(1)).abs().max() <= 0.5001
+    lengths = {**groups, "group_index": torch.tensor([2, 4], dtype=torch.int32).npu(), "group_list_type": 1}
+    fixed, _ = npu().npu_swiglu_quant(halves.npu(), **lengths, offsets=torch.ones(2, 16).npu())
+    assert fixed.cpu().equal((wanted + 1).round().to(torch.int8))
+
+
+def quantised_updates():
+    cache, updates, scales = torch.zeros(3, 4, 32, dtype=torch.int8), normal(3, 1, 32), normal(1, 1, 32).abs()
+    wanted = cache.clone()
+    for entry, place in enumerate((1, 3, 0)):
+        wanted[entry, place] = (updates[entry, 0] / scales.flatten()).round().clamp(-128, 127).to(torch.int8)
+    given = updates.npu(), scales.npu(), None, -2, -1
+    places = torch.tensor([1, 3, 0], dtype=torch.int32)
+    found = npu().npu_quant_scatter(cache.npu(), places.npu(), *given)
+    assert found.cpu().equal(wanted)
+    written = cache.npu()
+    pairs = torch.stack((torch.arange(3, dtype=torch.int32), places), 1)
+    npu().npu_quant_scatter_(written, pairs.npu(), *given)
+    assert written.cpu().equal(wanted)
+
+
+def quantised_norms():
+    x1, x2, gamma, beta, smooth = normal(4, 16), normal(4, 16), normal(16), normal(16), normal(16).abs()
+    total = x1 + x2
+    y = total * torch.rsqrt(total.square().mean(1, keepdim=True) + 1e-6) * gamma + beta
+    given = [one.npu() for one in (x1, x2, gamma)]
+    options = {"smooth_scale1": smooth.npu(), "beta": beta.npu()}
+    first, second, sums, scale, _ = npu().npu_add_rms_norm_dynamic_quant(*given, **options)
+    torch.testing.assert_close(sums.cpu(), total)
+    torch.testing.assert_close(scale.cpu(), (y * smooth).abs().amax(1) / 127)
+    assert (first.cpu() - y * smooth / scale.cpu().unsqueeze(1)).abs().max() <= 0.5001
+    assert second.numel() == 1
+    masked = npu().npu_add_rms_norm_dynamic_quant(*given, **options, output_mask=[True, True])
+    torch.testing.assert_close(masked[4].cpu(), y.abs().amax(1) / 127)
+
+
+def rows_of_experts():
+    x = torch.arange(3.0).unsqueeze(1).expand(3, 8).contiguous() - 1
+    experts = torch.tensor([[2, 0], [3, 2], [0, 1]], dtype=torch.int32)
+    options = {"expert_num": 4, "active_expert_range": [1, 3], "expert_tokens_num_flag": True}
+    rows, places, sums, _ = npu().npu_moe_init_routing_v2(x.npu(), experts.npu(), **options)
+    assert rows[:, 0].tolist() == [1, -1, 0, 0, 0, 0]
+    assert places.tolist() == [1, -1, -1, 2, -1, 0]
+    assert sums.tolist() == [1, 3]
+    scale = torch.tensor([[1.0] * 8, [2.0] * 8])
+    integers, choices, pairs, scales = npu().npu_moe_init_routing_v2(
+        x.npu(), experts.npu(), **options, scale=scale.npu(), quant_mode=1, row_idx_type=1, expert_tokens_num_type=2
+    )
+    assert choices[:3].tolist() == [5, 0, 3]
+    assert pairs.tolist() == [[1, 1], [2, 2], [0, 0], [0, 0]]
+    assert integers[:, 0].tolist() == [127, -127, 0, 0, 0, 0]
+    torch.testing.assert_close(scales[:2].cpu(), torch.tensor([1.0, 2.0]) / 127)
+    numbers = {"scale": torch.tensor([3.0]).npu(), "offset": torch.tensor([1.0]).npu()}
+    integers, places, counts, _, _ = npu().npu_moe_init_routing_quant(
+        x.npu(), experts.npu(), expert_num=4, active_num=0, expert_tokens_num_mode=2, quant_mode=0, **numbers
+    )
+    assert integers[:, 0].tolist() == [-2, 4, 4, -2, 1, 1]
+    assert places.tolist() == [3, 0, 5, 4, 1, 2]
+    assert counts.tolist() == [2, 1, 2, 1]
+
+
+def tokens_from_several_ranks():
+    tokens, counts = normal(6, 4), torch.tensor([[2, 1], [1, 2]])
+    found, scales, source, of_experts = npu().npu_moe_re_routing(
+        tokens.npu(), counts.npu(), per_token_scales=torch.arange(6.0).npu()
+    )
+    order = [0, 1, 3, 2, 4, 5]
+    assert source.tolist() == scales.tolist() == order
+    assert found.cpu().equal(tokens[order])
+    assert of_experts.tolist() == [3, 3]
+
+
+def rows_of_padded_experts():
+    rows, skip = normal(2, 3, 4), normal(4, 4)
+    places = torch.tensor([4, -1, 0, 2], dtype=torch.int32)
+    experts = torch.zeros(4, 1, dtype=torch.int32)
+    given = (rows, skip, None, torch.ones(2, 4), None, places, experts)
+    found = npu().npu_moe_finalize_routing(*(None if one is None else one.npu() for one in given), drop_pad_mode=1)
+    wanted = torch.stack((rows[1, 1], torch.zeros(4), rows[0, 0], rows[0, 2])) + skip + 1
+    torch.testing.assert_close(found.cpu(), wanted)
+
+
+GRADIENTS = [*gradients(), *rows_of_a_table()]
 CHECKS = [
     Check(one.__name__, one)
     for one in (
@@ -195,5 +310,11 @@ CHECKS = [
         experts_of_softmax_with_all_probabilities,
         experts_of_the_best_groups,
         int8_products,
+        quantisation_by_row,
+        quantised_updates,
+        quantised_norms,
+        rows_of_experts,
+        tokens_from_several_ranks,
+        rows_of_padded_experts,
     )
 ]

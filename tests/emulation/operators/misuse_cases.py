@@ -16,6 +16,7 @@ from ascend_adapt.npu_limits import (
     casts,
     cross_entropy,
     dropout,
+    expert_routing,
     float_status,
     gelu,
     grouped_matmul,
@@ -474,6 +475,19 @@ def slices_and_integers():
     yield misuse("floats", "npu_quant_matmul", quantised.INT8, x, lambda: npu(5, 2), lambda: npu(2))
     integers = [lambda: npu(4, 5, dtype=torch.int8), lambda: npu(4, 2, dtype=torch.int8)]
     yield misuse("sizes", "npu_quant_matmul", quantised.INNER, *integers, lambda: npu(2))
+    yield misuse("ten", "npu_dynamic_quant", quantised.PACKED, lambda: npu(4, 10), dst_type=torch.quint4x2)
+    cache, updates = lambda: npu(1, 2, 32, dtype=torch.int8), lambda: npu(1, 1, 32)  # noqa: E731
+    given = cache, whole_range(1), updates, updates, None, -2, -1, "add"
+    yield misuse("added", "npu_quant_scatter", quantised.UPDATE, *given)
+
+
+def rows_by_expert():
+    tokens, counts = lambda: npu(3, 4), lambda: torch.ones(1, 2, dtype=torch.int32).npu()  # noqa: E731
+    yield misuse("too many", "npu_moe_re_routing", expert_routing.EVERY_TOKEN, tokens, counts)
+    yield misuse("sums", "npu_moe_re_routing", expert_routing.MODES, tokens, counts, expert_token_num_type=0)
+    experts = lambda: torch.ones(3, 1, dtype=torch.int32).npu()  # noqa: E731
+    fixed = {"expert_num": 2, "quant_mode": 0}
+    yield misuse("no offset", "npu_moe_init_routing_v2", expert_routing.STATIC, tokens, experts, **fixed)
 
 
 def overlaps_of_boxes():
@@ -502,6 +516,7 @@ CASES = [
     *recurrences(),
     *experts(),
     *experts_back(),
+    *rows_by_expert(),
     *slices_and_integers(),
     *overlaps_of_boxes(),
 ]

@@ -35,8 +35,9 @@ PAGE = ROOT / "docs" / "rehearsal.md"
 REVIEWED = HERE / "reviewed.yaml"
 PACKAGES = ROOT / ".vendor-tests"
 TAG = "v26.2.0-beta.1-pytorch2.13.0"
-"""Of Ascend/pytorch; op-plugin is at the commit of its submodule there."""
+"""Of Ascend/pytorch."""
 OP_PLUGIN = "5045ad2a3ad1d4d5d3b4c074e11e72fee112c464"
+"""The commit of op-plugin as a submodule at that tag."""
 DEVICES = 8
 
 CLASSES = ("passed", "refused rightly", "not emulated", "of the host", "wrong", "crashed", "time limit")
@@ -51,6 +52,7 @@ class Source:
     """The tests of one repository."""
 
     repository: str
+    commit: str
     folders: tuple[str, ...]
     left_out: dict[str, str]
     """Patterns of files that are not run -> the reason."""
@@ -59,6 +61,7 @@ class Source:
 SOURCES = {
     "pytorch": Source(
         "https://github.com/Ascend/pytorch",
+        TAG,
         ("test",),
         {
             "test/onnx/*": "export: computes on no device",
@@ -75,6 +78,7 @@ SOURCES = {
     ),
     "op-plugin": Source(
         "https://github.com/Ascend/op-plugin",
+        OP_PLUGIN,
         ("test/test_base_ops", "test/test_custom_ops", "test/test_v2r13_ops"),
         {"*/test_atb_*": "serving: needs CANN's library libatb"},
     ),
@@ -95,7 +99,8 @@ def main() -> int:
     results.mkdir(parents=True, exist_ok=True)
     if not options.record:
         for name, source in SOURCES.items():
-            _check_out(checkouts / name, source)
+            clone(checkouts / name, source.repository)
+            subprocess.run(["git", "-C", str(checkouts / name), "checkout", "--quiet", source.commit], check=True)
         chosen = [file for file in files(checkouts) if fnmatch.fnmatch(file, options.only)]
         run(checkouts, results, chosen[: options.files], options.seconds, options.cases)
     record = summary(results, disabled_tests(checkouts), yaml.safe_load(REVIEWED.read_text()))
@@ -109,11 +114,10 @@ def main() -> int:
 _BETWEEN = re.compile(r"(<!-- made by `make vendor-tests` -->)\n(.*?)\n(<!-- end of what is made -->)", re.S)
 
 
-def _check_out(folder: Path, source: Source) -> None:
+def clone(folder: Path, repository: str) -> None:
+    """Clone a repository, without checking it out, if the folder is missing."""
     if not folder.is_dir():
-        subprocess.run(["git", "clone", "--quiet", source.repository, str(folder)], check=True)
-    commit = OP_PLUGIN if folder.name == "op-plugin" else TAG
-    subprocess.run(["git", "-C", str(folder), "checkout", "--quiet", commit], check=True)
+        subprocess.run(["git", "clone", "--quiet", "--no-checkout", repository, str(folder)], check=True)
 
 
 def files(checkouts: Path) -> list[str]:
@@ -135,6 +139,7 @@ def run(checkouts: Path, results: Path, chosen: Iterable[str], seconds: float, c
     environ |= launch_environment.of_emulation(machine, environ)
     environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ["PYTHONPATH"] += os.pathsep + str(PACKAGES)
+    environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environ["PATH"]))  # tests call torchrun
     command = [sys.executable, str(HERE / "worker.py"), str(seconds), str(cases)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as worker:
         assert worker.stdin is not None

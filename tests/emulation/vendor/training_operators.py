@@ -1,7 +1,7 @@
 """Counts which operators of torch_npu the vendor's training repositories call, and which of them the emulation has.
 
-training_operators.py CHECKOUTS: the repositories are in that folder, cloned from github.com/Ascend. Writes the sentence
-and the list of docs/rehearsal.md.
+training_operators.py CHECKOUTS: the repositories are cloned from github.com/Ascend to that folder, and read at stated
+commits. Writes the sentence and the list of docs/rehearsal.md.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from run import clone
+
 from ascend_adapt.emulation import environment
 from ascend_adapt.launch.placement import environment as launch_environment
 
 PAGE = Path(__file__).parents[3] / "docs" / "rehearsal.md"
-REPOSITORIES = {"MindSpeed": "028de58c", "MindSpeed-LLM": "c77308a1", "MindSpeed-MM": "57069cd5"}
+REPOSITORIES = {
+    "MindSpeed": "028de58ca629d035185b00ff7d1eb7eff4f7fd48",
+    "MindSpeed-LLM": "c77308a14bfcb1aa7ca61da9c1aa24a893cb1b91",
+    "MindSpeed-MM": "57069cd55a8ab16d5affe379a2e2c5f0a4d962b9",
+}
 ONLY_ASCEND950 = re.compile(r"_mx_quant|_block_quant")
 """Formats of fewer than 16 bits that a 910B does not have."""
 _CALL = re.compile(r"\b(?:torch_npu|torch\.ops\.npu)\.([a-z_0-9]+) *\(")
@@ -28,6 +34,7 @@ def calls(checkouts: Path) -> Counter[str]:
     """Return how often the repositories' Python files call each name of torch_npu."""
     found: Counter[str] = Counter()
     for name, commit in REPOSITORIES.items():
+        clone(checkouts / name, f"https://github.com/Ascend/{name}")
         command = ["git", "-C", str(checkouts / name), "grep", "-hE", r"(torch_npu|torch\.ops\.npu)\.", commit]
         lines = subprocess.run([*command, "--", "*.py"], capture_output=True, text=True, check=True).stdout
         found.update(_CALL.findall(lines))
