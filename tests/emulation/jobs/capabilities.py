@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import os
+import pickle
 import sys
 import tempfile
 import traceback
@@ -277,6 +278,15 @@ def weights_after_three_steps(kind, captured):
         weight.grad.fill_(step + 1)
         graph.replay() if captured else optimizer.step()
     return weight.tolist()
+
+
+@question
+def pickled_tensors():
+    x = torch.ones(2, device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = pickle.loads(pickle.dumps([x, x.cpu()]))
+    assert here(found[0]) and torch.equal(found[0], x) and found[1].device.type == "cpu"
 
 
 @question
