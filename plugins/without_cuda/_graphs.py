@@ -21,17 +21,20 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._calls: list[tuple[Any, Any, Any, Any]] = []
         self._recorder = _Recorder(self._calls)
+        self._random_state: Any = None
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """Record every operator of this thread from now on."""
         _report_once()
         self._calls.clear()
+        self._random_state = _generators().get_rng_state()
         self._recorder.__enter__()
 
     def capture_end(self) -> None:
-        """Stop recording."""
+        """Stop recording, and undo what the recorded operators have changed: a GPU computes nothing in a capture."""
         self._recorder.__exit__(None, None, None)
         self._recorder.restore()
+        _generators().set_rng_state(self._random_state)
 
     def replay(self) -> None:
         """Run the operators again."""
@@ -68,7 +71,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def restore(self) -> None:
-        """Undo what the capture wrote in place: a GPU computes nothing while it captures."""
+        """Undo what the operators wrote in place."""
         with torch.inference_mode():
             for tensor, before in reversed(self._before.values()):
                 # Through .data, because a newer version of a tensor that is saved for backward would be an error.
@@ -110,6 +113,11 @@ def _make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _pool() -> tuple[int, int]:
     return 0, 0
+
+
+def _generators() -> Any:
+    """Return the module whose random numbers CUDA code draws."""
+    return torch.npu if "ASCEND_ADAPT_EMULATED" in os.environ else torch
 
 
 def _report_once() -> None:

@@ -256,6 +256,19 @@ def forward_and_backward_captured_apart():
 
 
 @question
+def dropout_captured():
+    ones, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
+    torch.manual_seed(0)
+    eager = [nn.functional.dropout(ones).tolist() for _ in range(2)]
+    torch.manual_seed(0)
+    with torch.cuda.graph(graph):
+        out = nn.functional.dropout(ones)
+    for expected in eager:
+        graph.replay()
+        assert out.tolist() == expected
+
+
+@question
 def inference_captured():
     static, graph = torch.zeros(2, device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), torch.inference_mode():
