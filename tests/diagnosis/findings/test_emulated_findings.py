@@ -47,5 +47,5 @@ def test_a_cache_that_others_may_write_to(host, tmp_path):
     (tmp_path / "cache").mkdir(mode=0o777)
     (tmp_path / "cache").chmod(0o777)
     (found,) = findings.examine(host)
-    assert found.what.startswith(f"{tmp_path / 'cache'}: other users may write it")
+    assert found.what.startswith(f"{tmp_path / 'cache'}: other users may write to it")
     assert found.must_fix
