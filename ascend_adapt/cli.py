@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ascend_adapt import completion as completions
-from ascend_adapt import interruption, probe, standard_streams, working_folder
+from ascend_adapt import interruption, standard_streams, working_folder
 from ascend_adapt.completion import SHELLS
 from ascend_adapt.errors import AdaptError, CheckpointError, SettingsError
 
@@ -66,6 +66,8 @@ def _run(arguments: list[str]) -> int:
         print(f"ascend-adapt {known.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingsError) else 1
     except KeyboardInterrupt as stopped:
+        from ascend_adapt import probe
+
         if probe.own_rank() is None:  # of a rank, such as of `eval --tp 2`, the command that started it reports it
             print(f"ascend-adapt {known.command}: interrupted — nothing was changed, run it again", file=sys.stderr)
         return interruption.exit_code(stopped)
