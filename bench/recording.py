@@ -50,7 +50,7 @@ def main() -> None:
     million = sum(one.numel() for one in model.parameters()) / 1e6
     print(
         f"{million:.0f}M parameters, {BATCH * length} tokens: plain {statistics.median(plain):.2f} s, recorded "
-        f"{statistics.median(recorded):.2f} s of processor time, {ratio:.2f}x; {size / 1e6:.1f} MB a step"
+        f"{statistics.median(recorded):.2f} s of CPU time, {ratio:.2f}x; {size / 1e6:.1f} MB a step"
     )
 
 

@@ -1,4 +1,4 @@
-"""Batch sizes: global = micro x accumulation x data ranks, and batch size ramp-up."""
+"""Batch sizes: global = micro x accumulation x data-parallel size, and batch size ramp-up."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def resolve_batch(data: int, total: int | None, micro: int | None, accumulation:
     if total is None:
         total = (micro or 0) * (accumulation or 1) * data
     if micro is None:
-        micro = _divided(total, data * (accumulation or 1), f"data ranks {data} x accumulation {accumulation or 1}")
+        passes = accumulation or 1
+        micro = _divided(total, data * passes, f"data-parallel size {data} x accumulation {passes}")
     if accumulation is None:
-        accumulation = _divided(total, micro * data, f"micro batch {micro} x data ranks {data}")
+        accumulation = _divided(total, micro * data, f"micro batch {micro} x data-parallel size {data}")
     if total != micro * accumulation * data:
         raise ConfigError(
-            f"train batch: {total}, expected micro batch {micro} x accumulation {accumulation} x data ranks {data} = "
-            f"{micro * accumulation * data} — correct one of them"
+            f"train batch: {total}, expected micro batch {micro} x accumulation {accumulation} x "
+            f"data-parallel size {data} = {micro * accumulation * data} — correct one of them"
         )
     return Batch(micro, accumulation, total)
 
@@ -56,7 +57,7 @@ def batch_at(batch: Batch, data: int, consumed_samples: int) -> tuple[int, int]:
 
 
 def check_rampup(batch: Batch, data: int) -> None:
-    """Check that every batch size of a ramp-up is a multiple of micro batch x data ranks.
+    """Check that every batch size of a ramp-up is a multiple of micro batch x data-parallel size.
 
     Raises:
         ConfigError: a batch size is not a multiple, or the increments do not end at the final batch size.
@@ -73,8 +74,8 @@ def check_rampup(batch: Batch, data: int) -> None:
     for name, value in (("first size", first), ("increment", increment)):
         if value % step:
             raise ConfigError(
-                f"batch ramp-up: {name} {value}, expected a multiple of micro batch {batch.micro} x data ranks {data} "
-                f"= {step} — change one of them"
+                f"batch ramp-up: {name} {value}, expected a multiple of micro batch {batch.micro} x "
+                f"data-parallel size {data} = {step} — change one of them"
             )
 
 

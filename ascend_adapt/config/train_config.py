@@ -77,7 +77,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch sizes in samples: ``total`` = micro * accumulation * data ranks.
+    """Batch sizes in samples: ``total`` = micro * accumulation * data-parallel size.
 
     ``rampup`` is (start size, increment, samples), or None. During the ramp-up, the accumulation of a step follows from
     its global batch size.
@@ -429,10 +429,11 @@ class TrainConfig:
 
     def _check_batch(self) -> None:
         batch, parallel = self.batch, self.parallel
-        if batch.total != batch.micro * batch.accumulation * parallel.data:
+        in_a_step = batch.micro * batch.accumulation * parallel.data
+        if batch.total != in_a_step:
             raise ConfigError(
-                f"batch: {batch.total}, expected micro {batch.micro} x accumulation {batch.accumulation} x data ranks "
-                f"{parallel.data} = {batch.micro * batch.accumulation * parallel.data} — correct one of them"
+                f"batch: {batch.total}, expected micro {batch.micro} x accumulation {batch.accumulation} x "
+                f"data-parallel size {parallel.data} = {in_a_step} — correct one of them"
             )
         if parallel.virtual_stages > 1:
             divides("accumulation", batch.accumulation, "pipeline size (virtual stages)", parallel.pipeline)

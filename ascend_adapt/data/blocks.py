@@ -81,7 +81,7 @@ def long_line(source: Input, line: int) -> str:
     """Return the message for a line that is too long."""
     return (
         f"{source}:{line}: no line break in {LONGEST_LINE} bytes, expected one document per line — is the file JSON "
-        "lines? Repair the line or pass --on-bad-line skip"
+        "lines? Fix the line or pass --on-bad-line skip"
     )
 
 

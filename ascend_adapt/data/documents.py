@@ -49,7 +49,7 @@ def parse_documents(
         try:
             texts = _texts(_in_utf8(line, encoding, first_byte), keys, loads)
         except BadLine as problem:
-            error = f"{block.source}:{number}: {problem} — repair the line or pass --on-bad-line skip"
+            error = f"{block.source}:{number}: {problem} — fix the line or pass --on-bad-line skip"
             if not skip_bad_lines:
                 raise BadLine(error) from None
             documents.bad += 1

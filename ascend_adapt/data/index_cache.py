@@ -112,6 +112,6 @@ def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
         if error.errno == errno.ESTALE:  # another host replaced the entry while it was read
             return None
         raise DataError(
-            f"{error.filename or place}: {system_error(error)}, expected to read the index cache — check it, or "
+            f"{error.filename or place}: {system_error(error)}, expected a readable index cache — check it, or "
             "choose another folder"
         ) from error

@@ -61,7 +61,7 @@ class IndexedDataset:
             self.tokens = map_array(bin_path(prefix), self.index.dtype)
         except OSError as error:
             raise DataError(
-                f"{error.filename or prefix}: {system_error(error)}, expected to read the token files — check that file"
+                f"{error.filename or prefix}: {system_error(error)}, expected readable token files — check that file"
             ) from error
         self.dtype = self.index.dtype
         self.sizes = self.index.sizes

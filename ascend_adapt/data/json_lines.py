@@ -57,7 +57,7 @@ def read_rows(path: Path, checks: Mapping[str, Check], option: str = "--data") -
             problems += [f"{path}:{number}: {one}" for one in wrong]
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise DataError(f"{'; '.join(problems[:_SHOWN])}{more} — repair these lines")
+        raise DataError(f"{'; '.join(problems[:_SHOWN])}{more} — fix these lines")
     if not rows:
         raise DataError(f"{path}: has no lines, expected JSON objects with {', '.join(checks)} — correct {option}")
     return rows

@@ -145,7 +145,7 @@ def _operators(ranks: Mapping[int, Any]) -> Iterable[str]:
     listed = ", ".join(f"{name} {_span(count.get(name, 0) for count in counts.values())}" for name in most)
     calls = _counted(_span(sum(count.values()) for count in counts.values()), "call")
     steps = _counted(_span(facts["steps"] for facts in ranks.values()), "optimizer step")
-    yield f"operators: {_counted(str(len(kinds)), 'kind')}, {calls} per rank, {steps}; most frequent: {listed}"
+    yield f"operators: {len(kinds)} distinct, {calls} per rank, {steps}; most frequent: {listed}"
 
 
 def _shared_devices(ranks: Mapping[int, Any]) -> list[str]:

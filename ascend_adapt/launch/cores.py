@@ -21,7 +21,7 @@ def check(ranks: int, device: str) -> None:
     if device.startswith(("cpu", "npu-emulated")) and ranks > most:
         raise LaunchError(
             f"{ranks} ranks on {cores} CPU cores: expected at most {most} ({RANKS_A_CORE} per core, "
-            f"{ALWAYS_ALLOWED} on any host) — lower --nproc, or pass --oversubscribe"
+            f"but at least {ALWAYS_ALLOWED}) — lower --nproc, or pass --oversubscribe"
         )
 
 

@@ -1,6 +1,6 @@
 """Metrics in the log lines of training programs.
 
-Megatron-LM, both Megatron-DeepSpeed, GPT-NeoX, GLM and OneFlow print the formats whose sources are named in
+Megatron-LM, both Megatron-DeepSpeed forks, GPT-NeoX, GLM and OneFlow print the formats whose sources are named in
 ``ascend_adapt.native.metrics.log_formats``. The other formats are those of DeepSpeed's timer and pipeline engine, the
 dictionaries of Hugging Face's Trainer, JSON lines, and any line with a step and a loss, such as nanoGPT's.
 """

@@ -12,7 +12,8 @@ from ascend_adapt.report.curves import Gathered
 
 _AT_ONCE = 1 << 20
 _LONGEST = 1 << 16
-# Megatron-LM, both Megatron-DeepSpeeds, GPT-NeoX and GLM print `  name ...... value`. GPT-NeoX adds `......updated`.
+# Megatron-LM, both Megatron-DeepSpeed forks, GPT-NeoX and GLM print `  name ...... value`; GPT-NeoX adds
+# `......updated`.
 _ARGUMENTS_BEGIN = re.compile(r"-{5,} arguments -{5,}")
 _ARGUMENTS_END = re.compile(r"-{5,} end of arguments -{5,}")
 _ARGUMENT = re.compile(r"  ([\w-]+) \.{2,} (.*?)(?:\.{2,}(?:updated|default))?\s*")

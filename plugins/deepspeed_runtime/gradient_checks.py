@@ -12,7 +12,7 @@ from ascend_adapt import Symptom, replace
     requires="deepspeed>=0.13.3",
     devices=("cuda", "npu"),
     bodies="f8f6cd9e8b089e09",
-    why="it checks each gradient in several small operations, and a fast device waits for their launch",
+    why="it checks each gradient in several small operations, so a fast device is launch-bound",
     until="DeepSpeed checks all gradients in a few operations",
     without="slower",
     symptom=Symptom("invalid_grad_count += self._has_inf_or_nan(grad)"),

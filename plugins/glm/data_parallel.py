@@ -11,7 +11,7 @@ local_ddp_backend = rewrite(
     new="dist.get_backend() == 'gloo'",
     name="local_ddp_backend",
     host="glm",
-    why="torch.distributed has had no _backend since torch 1.0: `--DDP-impl local` ends in AttributeError",
+    why="torch.distributed has had no _backend since torch 1.0: `--DDP-impl local` fails with AttributeError",
     until="GLM calls get_backend()",
     without="crash",
 )

@@ -33,7 +33,7 @@ _TYPE_NAMES = {
     f"{ARGUMENTS}.from_ymls",
     host="gpt-neox",
     why='settings of Ascend\'s fork are unknown upstream; "finetune": "True", as in its guide, is a string, and so is '
-    "1e-5 in YAML 1.1: both end in an AttributeError that does not name the setting",
+    "1e-5 in YAML 1.1: both fail with an AttributeError that does not name the setting",
     until="GPT-NeoX reads YAML 1.2 and reports a mistyped setting, and the guides only use settings of GPT-NeoX",
     without="crash",
     symptom=Symptom("field_def.type.__origin__ == Literal", at=f"{ARGUMENTS}.validate_types"),

@@ -28,8 +28,8 @@ fsdp_sync_module_states_on_cpu = rewrite(
 @wrap(
     "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.set_state_dict_type",
     devices="cpu",
-    why="on a CPU, accelerate does not shard the model, and the end of FSDP.state_dict_type(model) restores type None",
-    until="torch can end that context without an FSDP module",
+    why="on a CPU, accelerate does not shard the model, and leaving FSDP.state_dict_type(model) restores type None",
+    until="torch can leave that context without an FSDP module",
     without="crash",
     symptom=Symptom(reason="state_dict_type restores the result of set_state_dict_type, which is None here"),
 )

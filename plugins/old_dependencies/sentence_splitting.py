@@ -1,4 +1,4 @@
-"""Provides ``nltk``, which preprocess_data.py only needs for --split-sentences, but uses as a base class."""
+"""Provides ``nltk``: preprocess_data.py subclasses it on import, although only --split-sentences needs it."""
 
 from __future__ import annotations
 

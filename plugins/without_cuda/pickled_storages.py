@@ -13,7 +13,7 @@ def _pickling(kind: str) -> Patch:
         f"torch.storage:{kind}.__reduce__",
         name=f"pickled_{kind.strip('_')}",
         devices="npu",
-        why="pickle stores tensors in torch's file format of before 1.6, which torch_npu cannot write",
+        why="pickle stores tensors in torch's file format from before 1.6, which torch_npu cannot write",
         until="torch pickles storages in its newer file format",
         without="crash",
         symptom=Symptom("_use_new_zipfile_serialization=False"),

@@ -64,11 +64,12 @@ class Programs:
         is_left = self._change is not None and not self._change.reversible
         if not self._because or (self._undone and not is_left):
             return ""
+        device = _MEANS[self.callers.device]
         if self._undone:
-            return f'{self._because} uses CUDA: "cuda" stays {_MEANS[self.callers.device]}, which cannot be undone'
+            return f'{self._because} uses CUDA: "cuda" stays mapped to {device}; this cannot be undone'
         return (
-            f'{self._because} uses CUDA: "cuda" is {_MEANS[self.callers.device]} for it and for other code that does '
-            "not support this device (disable with --cuda-code off or ASCEND_ADAPT_CUDA_CODE=off)"
+            f'{self._because} uses CUDA: "cuda" is mapped to {device}, also in other code that does not support '
+            "this device (disable with --cuda-code off or ASCEND_ADAPT_CUDA_CODE=off)"
         )
 
     def undo(self) -> None:

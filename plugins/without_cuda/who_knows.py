@@ -1,7 +1,7 @@
 """Libraries that choose their device themselves, with the devices that they support. "cuda" is not mapped for them.
 
 In every other package, "cuda" is taken to mean "the accelerator". Lightning, for example, supports the CPU but no NPU:
-on a CPU, it sees that CUDA is not available; on an NPU, "cuda" is the NPU for it, as for a script.
+on a CPU, it sees that CUDA is not available; on an NPU, "cuda" is mapped to the NPU, as in a script.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from ascend_adapt.errors import ConfigError
 
 def test_batch_1():
     assert resolve_batch(4, 16, 2, None) == Batch(2, 2, 16)
-    with pytest.raises(ConfigError, match="train batch: 16, expected a multiple of micro batch 3 x data ranks 4 = 12"):
+    with pytest.raises(ConfigError, match="16, expected a multiple of micro batch 3 x data-parallel size 4 = 12"):
         resolve_batch(4, 16, 3, None)
 
 
@@ -39,8 +39,8 @@ def test_two_numbers_of_three_are_enough_and_one_is(given, expected):
     ("given", "message"),
     [
         ((None, None, 4), "no size is given"),
-        ((100, 4, 8), "train batch: 100, expected micro batch 4 x accumulation 8 x data ranks 3 = 96"),
-        ((100, None, 8), "a multiple of data ranks 3 x accumulation 8 = 24"),
+        ((100, 4, 8), "train batch: 100, expected micro batch 4 x accumulation 8 x data-parallel size 3 = 96"),
+        ((100, None, 8), "a multiple of data-parallel size 3 x accumulation 8 = 24"),
         ((0, 4, 8), "train batch: 0, expected at least 1"),
         ((None, -4, 8), "micro batch: -4, expected at least 1"),
     ],
@@ -63,7 +63,7 @@ def test_a_batch_grows_as_megatrons_does():
     ("rampup", "message"),
     [
         ((4, 5, 90), "from 4 by 5 to 16"),
-        ((6, 5, 90), "first size 6, expected a multiple of micro batch 2 x data ranks 2 = 4"),
+        ((6, 5, 90), "first size 6, expected a multiple of micro batch 2 x data-parallel size 2 = 4"),
     ],
 )
 def test_a_batch_that_cannot_grow_so(rampup, message):

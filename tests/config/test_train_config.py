@@ -52,7 +52,7 @@ def test_what_was_kept_and_changed_is_checked(change, message):
     [
         ({"parallel": Parallel(stages=(1,))}, "stages: 1 layers in all, expected 2"),
         ({"parallel": Parallel(stages=(1, 1))}, "stages: 2, expected 1 pipeline ranks x 1 virtual stages"),
-        ({"batch": Batch(2, 2, 5)}, "batch: 5, expected micro 2 x accumulation 2 x data ranks 1 = 4"),
+        ({"batch": Batch(2, 2, 5)}, "batch: 5, expected micro 2 x accumulation 2 x data-parallel size 1 = 4"),
         ({"data": {"seq_length": 65}}, "seq_length: 65, expected at most max_positions = 64"),
         (
             {"parallel": Parallel(tensor=4, stages=(2,), sequence=True), "data": {"seq_length": 30}},

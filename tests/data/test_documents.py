@@ -44,7 +44,7 @@ def parser(request, monkeypatch):
 
 @pytest.mark.parametrize("line", BAD)
 def test_a_bad_line_is_reported(line):
-    with pytest.raises(BadLine, match=rf"^in\.jsonl:8: .*{BAD[line]}.* — repair"):
+    with pytest.raises(BadLine, match=rf"^in\.jsonl:8: .*{BAD[line]}.* — fix"):
         parse(b'{"text": "a"}\n' + line + b"\n", first_line=7)
 
 

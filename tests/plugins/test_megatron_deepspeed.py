@@ -1,4 +1,4 @@
-"""The patches of both Megatron-DeepSpeed on stand-ins of the functions they target, which have the real signatures."""
+"""The patches of both Megatron-DeepSpeed forks on stand-ins of their targets, which have the real signatures."""
 
 from __future__ import annotations
 

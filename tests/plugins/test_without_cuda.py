@@ -243,9 +243,9 @@ def test_a_mapping_that_cannot_be_undone_is_reported():
 
     programs = Programs("npu", "auto")
     programs._because, programs._change = "train.py", OnNpuWithoutNpu()
-    assert 'train.py uses CUDA: "cuda" is the NPU' in programs.describe()
+    assert 'train.py uses CUDA: "cuda" is mapped to the NPU' in programs.describe()
     programs.undo()
-    assert programs.describe() == 'train.py uses CUDA: "cuda" stays the NPU, which cannot be undone'
+    assert programs.describe() == 'train.py uses CUDA: "cuda" stays mapped to the NPU; this cannot be undone'
 
 
 class OnNpuWithoutNpu:

@@ -41,7 +41,7 @@ REPORTS = (
         f"{GITHUB}/deepspeedai/DeepSpeed/issues/4892",
         PARTLY,
         ("ai_core_exception",),
-        "the kind of fault and how to find the operator; which kernel it was, the report does not say",
+        "the kind of fault and how to find the operator; the report does not say which kernel it was",
         log="EZ9999: Inner Error!\n"
         "EZ9999  Kernel task happen error, retCode=0x26, [aicore exception].[FUNC:PreCheckTaskErr][FILE:task_info.cc]\n"
         "        The error from device(2), there is an aicore error, core id is 0, error code = 0x10\n",
@@ -125,7 +125,7 @@ REPORTS = (
         f"{GITHUB}/verl-project/verl/issues/3947",
         PARTLY,
         ("hccl_cannot_find_its_host_network",),
-        "what the error means and what to check; which of it applied, the report does not say",
+        "what the error means and what to check; the report does not say which cause applied",
         log="RuntimeError: create_config:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:102 HCCL function error: "
         "hcclCommInitRootInfoConfig(numRanks, &rootInfo, rank, config, &(comm->hcclComm_)), error code is 4\n",
     ),
@@ -133,7 +133,7 @@ REPORTS = (
         "D19",
         f"{GITHUB}/vllm-project/vllm-ascend/issues/4376",
         SILENT,
-        why="its error text is not public any more",
+        why="its error text is no longer public",
     ),
     Report(
         "D21",
@@ -159,7 +159,7 @@ REPORTS = (
         f"{GITHUB}/wenet-e2e/wenet/issues/2570",
         PARTLY,
         ("loss_is_zero_and_gradient_nan",),
-        "the NaN before the inner error, and how to find its operator; the kernel of CANN 8.0.RC1 needs the device",
+        "the NaN before the inner error, and how to find its operator; the kernel of CANN 8.0.RC1 can only be checked on the device",
         log="{'loss': 3.1, 'grad_norm': nan, 'lr': 0.001}\nEZ9999: Inner Error!\n",
     ),
     Report(
@@ -201,7 +201,7 @@ REPORTS = (
         f"{GITHUB}/vllm-project/vllm-ascend/issues/486",
         PARTLY,
         ("hccl_socket_timeout",),
-        "what the error means and how to find the rank that is elsewhere; with one rank's log, not which one it is",
+        "what the error means and how to find the rank that is elsewhere; one rank's log does not show which one it is",
         log="[rank1]: RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: "
         "HcclAllreduce, error code is 6\n[rank1]: EI0006: [PID: 1292363] 2025-04-08-18:07:20.444.436 Getting socket "
         "times out. Reason: Remote Rank did not send the data in time.\n",
@@ -235,7 +235,7 @@ REPORTS = (
         f"{GITHUB}/verl-project/verl/issues/4200",
         NAMED,
         ("fp16_rollout_asked",),
-        "by the setting, from that report; which kernel of the rollout overflows is not known",
+        "matched by the setting that this report names; which rollout kernel overflows is not known",
         files={"run.sh": "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.dtype=float16\n"},
     ),
     Report(
@@ -243,7 +243,7 @@ REPORTS = (
         f"{GITHUB}/Ascend/pytorch/issues/76",
         PARTLY,
         ("device_out_of_memory", "growing_shapes_until_out_of_memory"),
-        "as a report of others with these versions; what holds the memory is not known",
+        "reported by others with these versions; what holds the memory is not known",
         log="RuntimeError: NPU out of memory. Tried to allocate 512.00 MiB (NPU 0; 60.97 GiB total capacity)\n",
         versions={"torch": "2.7.1", "torch-npu": "2.7.1", "transformers": "4.53.3", "deepspeed": "0.17.2"},
         files={"sft.yaml": "model_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct\n"},
@@ -263,7 +263,7 @@ REPORTS = (
         f"{GITHUB}/MinghuasLab/flash-attention-npu/issues/44",
         PARTLY,
         ("flash_attention_npu_varlen",),
-        "as a report of others for this package; accuracy of a device kernel needs the device",
+        "reported by others for this package; a kernel's accuracy can only be checked on the device",
         files={"train.py": "from flash_attn_npu_v3.flash_attn_interface import flash_attn_varlen_func\n"},
     ),
     Report(
@@ -306,7 +306,7 @@ REPORTS = (
         f"{GITHUB}/linkedin/Liger-Kernel/pull/1256",
         NAMED,
         ("ai_core_exception", "fused_moe_of_liger_on_npu"),
-        "the log gives the kind of fault, the configuration with the version of Liger the kernel",
+        "the log shows the kind of fault; the configuration and Liger's version identify the kernel",
         log="EZ9999: Inner Error!\n   errorStr: UB address accessed by the VEC instruction is out of bounds\n"
         "RuntimeError: NPU function error: aclrtSynchronizeStream, error code is 507035\n",
         versions={"liger-kernel": "0.8.0", "triton-ascend": "3.2.1"},
@@ -316,7 +316,7 @@ REPORTS = (
         "D55",
         f"{GITHUB}/hiyouga/LlamaFactory/issues/8865",
         SILENT,
-        why="its error text is not public any more, and its versions fit each other",
+        why="its error text is no longer public, and its versions fit each other",
         versions={"torch": "2.5.1", "torch-npu": "2.5.1", "deepspeed": "0.17.4", "transformers": "4.52.4"},
     ),
     Report(

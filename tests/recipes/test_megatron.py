@@ -236,7 +236,7 @@ def test_interleaved_stages():
         ("--min-lr 0.01", "min_lr: 0.01, expected at most lr = 0.00015"),
         ("--tensor-model-parallel-size 3", "ranks: 2, expected a multiple of tensor 3 x pipeline 1 = 3"),
         ("--num-attention-heads 15", "hidden_size: 1024, expected a multiple of 15 heads"),
-        ("--global-batch-size 9", r"train batch: 9, expected a multiple of micro batch 4 x data ranks 2 = 8"),
+        ("--global-batch-size 9", r"train batch: 9, expected a multiple of micro batch 4 x data-parallel size 2 = 8"),
         ("--bf16", "--fp16, --bf16: both are given"),
         ("--seq-length 2048", "seq_length: 2048, expected at most max_positions = 1024"),
         ("--pad-vocab-size-to 50000", "vocabulary: 50257 ids, expected at most the table's 50000 rows"),

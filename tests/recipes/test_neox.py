@@ -210,7 +210,7 @@ def test_data_in_three_parts_with_weights(tmp_path):
         ('{"fp16": true}', "fp16: True, expected dict"),
         ('{"split": "0,1,1"}', "split: '0,1,1', expected shares for train, valid and test, with train above 0"),
         ('{"save": "s"}', "save: without checkpoint-factor"),
-        ('{"train_batch_size": 7}', "train batch: 7, expected a multiple of micro batch 2 x data ranks 2 = 4"),
+        ('{"train_batch_size": 7}', "train batch: 7, expected a multiple of micro batch 2 x data-parallel size 2 = 4"),
         ('{"model-parallel-size": 3}', "pipe-parallel-size 1 x model-parallel-size 3 = 3"),
         ('{"use_mup": true}', "use_mup: True, expected False — the native trainer does not support it"),
         ('{"init_method": "orthogonal"}', "init_method: 'orthogonal' divides by zero upstream"),

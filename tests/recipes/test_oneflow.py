@@ -52,7 +52,7 @@ def test_metrics_without_a_table_and_the_ranks_it_names():
         ("--lr-decay-style linear", "--lr-decay-style: 'linear', expected cosine, the only one that upstream supports"),
         ("--optimizer sgd", "--optimizer: 'sgd', expected adamw"),
         ("--num-nodes 2 --node-ips a", "--node-ips: 1 addresses, expected one for each of 2 nodes"),
-        ("--num-accumulation-steps 3", "train batch: 8, expected micro batch 4 x accumulation 3 x data ranks 1 = 12"),
+        ("--num-accumulation-steps 3", "8, expected micro batch 4 x accumulation 3 x data-parallel size 1 = 12"),
         ("--tensor-model-parallel-size 2", "ranks: 1, expected a multiple of tensor 2 x pipeline 1 = 2"),
         ("--min-lr 1", "min_lr: 1.0, expected at most lr = 0.00015"),
         ("--metric-print-format csv", "invalid choice: 'csv'"),

@@ -70,7 +70,7 @@ def _index_put_(self: torch.Tensor, indices: list[Any], put: torch.Tensor, *rest
 
 
 def _without_masks(indices: list[Any]) -> list[Any]:
-    """Return indices with each boolean mask replaced by meta indices of as many positions as the mask selects."""
+    """Return indices with each boolean mask replaced by meta indices, as many as the mask selects."""
     found: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):

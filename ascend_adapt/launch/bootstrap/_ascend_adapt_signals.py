@@ -33,7 +33,7 @@ def keep_received(beacon: int) -> None:
     """Append each signal that a Python handler receives to the beacon, so that the guardian does not send it again.
 
     Takes over the beacon's descriptor and moves it to a high number: a program that closes low descriptors and opens
-    files would otherwise get signal bytes into one of them. Another owner of the wakeup descriptor, such as asyncio,
+    files would otherwise find signal bytes in one of them. Another owner of the wakeup descriptor, such as asyncio,
     replaces it.
     """
     try:

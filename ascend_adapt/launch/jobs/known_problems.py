@@ -31,8 +31,9 @@ def lines(context: Context, plan: Plan, run_dir: RunDirectory) -> list[str]:
     logs = [run_dir.rank_log(command.rank) for command in plan.ranks if command.rank is not None]
     logs = [log for log in logs if log.is_file()]
     found = list(dict.fromkeys([*_predicted(problems, facts), *_shown(problems, facts, logs, run_dir)]))
-    searched = ", ".join(["the command line", *map(str, files), f"{len(logs)} rank log{'s' * (len(logs) != 1)}"])
-    return [*unread, *(found or [f"known problems on NPUs: none in {searched}"])]
+    searched = ", ".join(["the command line", *map(str, files)])
+    none = f"known problems on NPUs: none found in {searched} and {len(logs)} rank log{'s' * (len(logs) != 1)}"
+    return [*unread, *(found or [none])]
 
 
 def _read(files: list[Path]) -> tuple[list[Reading], list[str]]:

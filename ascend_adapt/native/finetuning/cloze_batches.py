@@ -84,7 +84,7 @@ class ClozeSamples:
 def evaluation_batches(
     config: TrainConfig, mesh: Mesh, examples: Sequence[Example], pattern: Pattern
 ) -> Iterator[MicroBatch]:
-    """Yield the batches of this data-parallel rank: every n-th example on n ranks, equally many batches on each."""
+    """Yield the batches of this data-parallel rank: every n-th example on n ranks, as many batches on each rank."""
     cloze, ranks = config.cloze, config.parallel.data
     assert cloze is not None
     # All batches of a pipeline must have one size.

@@ -44,7 +44,7 @@ class HostGroup:
         return [given for given, _ in outcomes]
 
     def numbers(self, mine: Sequence[float]) -> list[list[float]]:
-        """Return the numbers of every rank, equally many per rank; six times as fast as ``together``."""
+        """Return the numbers of every rank, the same count from each; six times as fast as ``together``."""
         if self.size == 1:
             return [list(mine)]
         own = torch.tensor(mine, dtype=torch.float64)

@@ -92,21 +92,21 @@ def _example(line: str, form: Format, *, has_label: bool) -> Example | str:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return f"is not JSON ({error}) — repair the line"
+        return f"is not JSON ({error}) — fix the line"
     if not isinstance(row, dict):
-        return f"is a JSON {type(row).__name__}, expected an object — repair the line"
+        return f"is a JSON {type(row).__name__}, expected an object — fix the line"
     needed = (*form.texts, "idx", *(("label",) if has_label else ()))
     if missing := [name for name in needed if name not in row]:
         return f"has no {', '.join(missing)}, expected {', '.join(needed)} — add what is missing"
     if wrong := [name for name in form.texts if not isinstance(row[name], str) or not row[name].strip()]:
-        return f"{wrong[0]} is {row[wrong[0]]!r}, expected a text — repair the line"
+        return f"{wrong[0]} is {row[wrong[0]]!r}, expected a text — fix the line"
     if "choice1" in form.texts and row["question"] not in QUESTIONS:
-        return f"question is {row['question']!r}, expected {' or '.join(QUESTIONS)} — repair the line"
+        return f"question is {row['question']!r}, expected {' or '.join(QUESTIONS)} — fix the line"
     label = _label(row.get("label"), form)
     if "label" in row and row["label"] is not None and label is None:
-        return f"label is {row['label']!r}, expected one of {', '.join(map(repr, form.labels))} — repair the line"
+        return f"label is {row['label']!r}, expected one of {', '.join(map(repr, form.labels))} — fix the line"
     if label is None and has_label:
-        return f"label is null, expected one of {', '.join(map(repr, form.labels))} — repair the line"
+        return f"label is null, expected one of {', '.join(map(repr, form.labels))} — fix the line"
     return Example(row["idx"], {name: form.cleaned(row[name]) for name in form.texts}, label)
 
 

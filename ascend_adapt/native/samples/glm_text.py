@@ -171,10 +171,10 @@ def _text(line: str, where: str, dice: random.Random) -> str | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: is not JSON ({error}) — repair the line") from error
+        raise DataError(f"{where}: is not JSON ({error}) — fix the line") from error
     text = row.get("text") if isinstance(row, dict) else None
     if not isinstance(text, str):
-        raise DataError(f'{where}: has no "text", expected {{"text": ...}} — repair the line')
+        raise DataError(f'{where}: has no "text", expected {{"text": ...}} — fix the line')
     meta = row.get("meta")
     subset = meta.get("pile_set_name") if isinstance(meta, dict) else None
     if subset in SKIPPED or (subset in KEPT_SHARE and dice.random() > KEPT_SHARE[subset]):

@@ -164,7 +164,7 @@ class StepGraphs:
             return None
         graphs.gradients = [(one, one.gradient) for one in self._parameters if one.gradient is not None]
         if not self._graphs:
-            self._messages.append(f"training steps are CUDA graphs from now on; {VARIABLE}=0 runs them eagerly")
+            self._messages.append(f"training steps run as CUDA graphs from now on; {VARIABLE}=0 runs them eagerly")
         self._graphs[key] = graphs
         return graphs
 

@@ -1,7 +1,7 @@
 """Runs the vendor's own tests on the emulated NPU (make vendor-tests).
 
 Ascend/pytorch and Ascend/op-plugin are cloned at the stated tag, to a folder outside this repository. Every file of the
-tests runs in a process of its own, at most --cases of its tests, each for at most --seconds of processor time. Results
+tests runs in a process of its own, at most --cases of its tests, each for at most --seconds of CPU time. Results
 are kept in that folder, and a stopped run resumes; with more --seconds the tests that reached their limit run again.
 Then the record, vendor_tests.json, and the table of docs/rehearsal.md are written from all results.
 """
@@ -40,7 +40,7 @@ OP_PLUGIN = "5045ad2a3ad1d4d5d3b4c074e11e72fee112c464"
 """The commit of op-plugin as a submodule at that tag."""
 DEVICES = 8
 
-CLASSES = ("passed", "refused rightly", "not emulated", "of the host", "wrong", "crashed", "time limit")
+CLASSES = ("passed", "correctly rejected", "not emulated", "of the host", "wrong", "crashed", "time limit")
 _NOT_EMULATED = re.compile(
     r"OperatorMissing|the emulated (?:CANN|NPU) does not have it|Failed to find function|not emulated|"
     r"lib\w+\.so: cannot open"
@@ -89,7 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", type=Path, help="folder of the checkouts pytorch and op-plugin, and of results")
     parser.add_argument("--only", default="*", help="pattern of files, such as 'op-plugin/*test_npu_slice.py'")
-    parser.add_argument("--seconds", type=float, default=30, help="processor time of one test")
+    parser.add_argument("--seconds", type=float, default=30, help="CPU time of one test")
     parser.add_argument("--cases", type=int, default=10, help="tests of a file, chosen by a hash of their names")
     parser.add_argument("--files", type=int, help="stop after so many files; their order is arbitrary but fixed")
     parser.add_argument("--record", action="store_true", help="only write the record and the table")
@@ -212,14 +212,14 @@ def classify(
 def table(record: dict[str, object]) -> str:
     """Return the table of the documentation."""
     entries: dict[str, dict[str, object]] = record["files"]  # type: ignore[assignment]
-    rows = [f"| tests of | files | {' | '.join(CLASSES)} | left out | passed or refused rightly |"]
+    rows = [f"| tests of | files | {' | '.join(CLASSES)} | left out | passed or correctly rejected |"]
     rows.append("|---" * (len(CLASSES) + 4) + "|")
     for name, folders in _groups(entries):
         counts: Counter[str] = Counter()
         for file in folders:
             counts.update(entries[file]["counts"])  # type: ignore[arg-type]
         judged = sum(counts[kind] for kind in CLASSES if kind not in ("of the host", "time limit"))
-        good = counts["passed"] + counts["refused rightly"]
+        good = counts["passed"] + counts["correctly rejected"]
         share = f"{100 * good / judged:.1f} %" if judged else "—"
         cells = " | ".join(str(counts[kind]) for kind in CLASSES)
         rows.append(f"| {name} | {len(folders)} | {cells} | {counts['skipped']} | {share} |")

@@ -59,8 +59,8 @@ def main() -> int:
     missing = sorted(known.keys() - runs, key=lambda name: (-known[name], name))
     text = (
         f"Of {len(known)} operators that MindSpeed, MindSpeed-LLM and MindSpeed-MM call and a 910B has, "
-        f"{len(emulated)} run, at {sum(emulated.values())} of {sum(known.values())} places "
-        f"({100 * sum(emulated.values()) / sum(known.values()):.0f} %). Not emulated, with their number of places: "
+        f"{len(emulated)} run, at {sum(emulated.values())} of {sum(known.values())} call sites "
+        f"({100 * sum(emulated.values()) / sum(known.values()):.0f} %). Not emulated, with their number of call sites: "
         + ", ".join(f"`{name}` {known[name]}" for name in missing)
         + f". Left out are {len(called) - len(known)} operators of formats that only an Ascend950 has."
     )

@@ -2,7 +2,7 @@
 
 worker.py SECONDS CASES: reads ``FILE<tab>RESULTS`` lines from stdin, and appends to RESULTS one JSON line for each test
 as it begins and ends. CASES is how many tests of a file are run, chosen by a hash of their names. A test that takes
-more than SECONDS of processor time, or whose process ends, does not keep the others of its file from being run: they
+more than SECONDS of CPU time, or whose process ends, does not keep the others of its file from being run: they
 get a new process. Prints each file that has ended. Loading torch and torch_npu once for all files saves five seconds
 a file.
 """
@@ -30,7 +30,7 @@ import torch
 SEED = 1234
 COLLECTION_SECONDS = 120
 IDLE_FACTOR = 8
-"""A test that waits, or a busy machine: it may take this many times its processor time."""
+"""A test that waits, or a busy machine: it may take this many times its CPU time."""
 _FILE = "(file)"
 _READS_ENVIRONMENT_AT_IMPORT = frozenset(("test_nslb.py",))
 """Its ranks need a torch_npu that is imported after the test has set its variables."""
@@ -190,7 +190,7 @@ def _wait(child: int, results: Path, seconds: float) -> str:
 
 
 def _processor_time(session: int) -> float:
-    """Return the seconds of processor time of the processes of a session, and of those that they waited for."""
+    """Return the seconds of CPU time of the processes of a session, and of those that they waited for."""
     ticks = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

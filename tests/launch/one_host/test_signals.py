@@ -96,7 +96,7 @@ def test_ten_thousand_ranks_on_a_cpu_are_refused(ascend_run, tmp_path):
     (tmp_path / "train.py").write_text("")
     done = ascend_run("--device", "cpu", "--nproc", "10000", "--dry-run", "train.py")
     assert done.returncode == 1
-    assert re.search(r"ascend-run: 10000 ranks on \d+ CPU cores: expected at most \d+ \(4 per core, 8 ", done.stderr)
+    assert re.search(r"10000 ranks on \d+ CPU cores: expected at most \d+ \(4 per core, but at least 8\)", done.stderr)
     assert "--oversubscribe" in done.stderr
     done = ascend_run("--device", "cpu", "--nproc", "1000", "--oversubscribe", "--dry-run", "train.py")
     assert done.returncode == 0

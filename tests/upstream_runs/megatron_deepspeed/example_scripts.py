@@ -1,4 +1,4 @@
-"""Start every example script of both Megatron-DeepSpeed with tiny sizes on the CPU, and print or write the table.
+"""Start every example script of both Megatron-DeepSpeed forks with tiny sizes on the CPU, and print or write the table.
 
     python tests/upstream_runs/megatron_deepspeed/example_scripts.py deepspeedai '*/MoE/*' --seen runs/examples.jsonl
     python tests/upstream_runs/megatron_deepspeed/example_scripts.py deepspeedai --seen runs/examples.jsonl --write PAGE

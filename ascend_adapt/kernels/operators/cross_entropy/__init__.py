@@ -64,8 +64,8 @@ def cross_entropy(
         reduction: ``mean`` over the tokens that are not ignored (NaN without such tokens), ``sum``, or ``none``, which
             returns [...].
         group: process group over which the vocabulary is split, in rank order.
-        vocab_range: this rank's first id, and one past its last. All ranks have equally many ids, by default in rank
-            order.
+        vocab_range: this rank's first id, and one past its last. All ranks have the same number of ids, by default in
+            rank order.
 
     Raises:
         KernelArgumentError: shapes do not match, the reduction is unknown, or a label is outside the vocabulary. Labels

@@ -70,8 +70,8 @@ def linear_cross_entropy(
             returns [...].
         group: process group over which the vocabulary is split. The gradient of ``hidden`` is already summed over the
             group; do not sum it again.
-        vocab_range: this rank's first id, and one past its last. All ranks have equally many ids, by default in rank
-            order.
+        vocab_range: this rank's first id, and one past its last. All ranks have the same number of ids, by default in
+            rank order.
 
     Raises:
         KernelArgumentError: shapes do not match, the reduction is unknown, or a label is outside the vocabulary. Labels
