@@ -100,6 +100,8 @@ def value_of(entries: list[dict[str, Any]], digests: list[np.ndarray], key: str 
         return None
     shard = entries[0].get("gradient_shard", entries[0].get("shard")) if key == "gradient" else entries[0].get("shard")
     each = [table[row].astype(np.float64) for table, row in zip(digests, rows, strict=True)]
+    if any(np.isnan(one[NANS]) for one in each):  # it could not be digested, such as a sparse gradient
+        return None
     shape = list(entries[0]["shape"])
     if shard is None or len(entries) == 1:
         numbers = each[0]

@@ -130,7 +130,7 @@ def parse(argv: Sequence[str]) -> Request:
         if {"-h", "--help"} & set(command):
             print(help_text.of_dialect(known.native), end="")
             parser.exit()
-        if "--dry-run" in command:
+        if known.dry_run or "--dry-run" in command:
             # The only options of ascend-run that are accepted among a dialect's arguments.
             known.dry_run, known.json = True, known.json or "--json" in command
             command = [word for word in command if word not in ("--dry-run", "--json")]

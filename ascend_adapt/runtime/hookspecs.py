@@ -36,7 +36,7 @@ def launch_env(device: str, environ: Mapping[str, str]) -> Mapping[str, str]:
 
 @hookspec
 def adapt_programs(device: str, cuda_code: str) -> Any:
-    """Return an object with ``describe()`` and ``undo()`` that adapts programs without patches, or None.
+    """Return an object that adapts programs without patches, with ``describe()`` and ``undo()``, or None.
 
     enable() calls the hook, and disable() calls ``undo()``. ``describe()`` returns one sentence about the adapted
     programs, or "". ``cuda_code`` is the setting of enable().

@@ -45,6 +45,11 @@ def without_cuda(
     """
     module = target.partition(":")[0]
     own = (module.partition(".")[0],) if roots == () else roots
+    adopted: list[CudaCodeBase] = []
+
+    def disown() -> None:
+        for code_base in adopted:
+            programs.disown(code_base)
 
     @wrap(
         target,
@@ -53,12 +58,13 @@ def without_cuda(
         why="it calls torch.cuda for every tensor, but this host has no CUDA",
         until=UNTIL,
         without="crash",
-        undo=lambda: programs.disown(CudaCodeBase.around(module, own, any_script)),
+        undo=disown,
         symptom=SYMPTOM,
     )
     def cuda_on_cpu(call: Call) -> Any:
         """Map "cuda" to the CPU for the code base, before it uses a device."""
-        programs.adopt("cpu", CudaCodeBase.around(module, own, any_script))
+        adopted[:] = [CudaCodeBase.around(module, own, any_script)]
+        programs.adopt("cpu", *adopted)
         return call.proceed()
 
     @wrap(

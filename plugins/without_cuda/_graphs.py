@@ -21,21 +21,24 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._calls: list[tuple[Any, Any, Any, Any]] = []
         self._recorder = _Recorder(self._calls)
+        self._random_state: Any = None
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         """Record every operator of this thread from now on."""
         _report_once()
         self._calls.clear()
+        self._random_state = _generators().get_rng_state()
         self._recorder.__enter__()
 
     def capture_end(self) -> None:
-        """Stop recording."""
+        """Stop recording, and undo what the recorded operators have changed: a GPU computes nothing in a capture."""
         self._recorder.__exit__(None, None, None)
         self._recorder.restore()
+        _generators().set_rng_state(self._random_state)
 
     def replay(self) -> None:
         """Run the operators again."""
-        with torch.no_grad():
+        with torch.inference_mode():  # Unlike no_grad, this may also write tensors of inference_mode.
             for operator, args, kwargs, outputs in self._calls:
                 results = tree_leaves(operator(*args, **kwargs))
                 if any(returned.alias_info is not None for returned in operator._schema.returns):
@@ -65,13 +68,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, calls: list[tuple[Any, Any, Any, Any]]) -> None:
         super().__init__()
         self._calls = calls
-        self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def restore(self) -> None:
-        """Undo what the capture wrote in place: a GPU computes nothing while it captures."""
-        with torch.no_grad():
-            for tensor, before in reversed(self._before):
-                tensor.copy_(before)
+        """Undo what the operators wrote in place."""
+        with torch.inference_mode():
+            for tensor, before in reversed(self._before.values()):
+                # Through .data, because a newer version of a tensor that is saved for backward would be an error.
+                tensor.data.copy_(before)
         self._before.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -81,12 +85,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
                 "CUDA error: operation not permitted when stream is capturing (a tensor's value is read)"
             )
         kwargs = kwargs or {}
-        known = {id(tensor) for tensor, _ in self._before}
         for place, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[place] if place < len(args) else kwargs.get(argument.name)
-                written = [one for one in tree_leaves(value) if isinstance(one, torch.Tensor) and id(one) not in known]
-                self._before += [(tensor, tensor.clone()) for tensor in written]
+                for tensor in tree_leaves(value):
+                    if isinstance(tensor, torch.Tensor) and id(tensor) not in self._before:
+                        self._before[id(tensor)] = tensor, tensor.clone()
         outputs = func(*args, **kwargs)
         self._calls.append((func, args, kwargs, outputs))
         return outputs
@@ -109,6 +113,11 @@ def _make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _pool() -> tuple[int, int]:
     return 0, 0
+
+
+def _generators() -> Any:
+    """Return the module whose random numbers CUDA code draws."""
+    return torch.npu if "ASCEND_ADAPT_EMULATED" in os.environ else torch
 
 
 def _report_once() -> None:

@@ -22,7 +22,8 @@ def _pickling(kind: str) -> Patch:
         """Store an NPU's storage in the newer format, which the same function loads."""
         import torch
 
-        if instance.device.type != "npu":
+        # TypedStorage.device would warn about the deprecation of typed storages, which torch itself pickles.
+        if getattr(instance, "_untyped_storage", instance).device.type != "npu":
             return wrapped()
         file = io.BytesIO()
         torch.save(instance, file)

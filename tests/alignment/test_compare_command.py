@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from alignment.planted_faults import FAULTS
 
 from ascend_adapt import cli
-from ascend_adapt.alignment.selection import Selection
+from ascend_adapt.alignment.recorder import Recorder
+from ascend_adapt.alignment.selection import EVERYTHING, Selection
 from ascend_adapt.errors import SettingsError
 
 SCRIPT = """
@@ -46,6 +48,17 @@ def test_agreement_and_difference(clean, tmp_path, capsys):
     assert cli.main(["compare", "--json", str(clean()), faulty]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["agree"], found["first"]["module"]) == (False, "blocks.1.norm2")
+
+
+def test_sparse_gradients_have_no_values_that_could_differ(tmp_path):
+    for folder in ("a", "b"):
+        torch.manual_seed(0)
+        model = torch.nn.Embedding(8, 4, sparse=True)
+        optimizer = torch.optim.SparseAdam(model.parameters())
+        with Recorder(tmp_path / folder, EVERYTHING):
+            model(torch.arange(3)).sum().backward()
+            optimizer.step()
+    assert cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
 
 
 def test_what_cannot_be_compared_is_said(clean, tmp_path, capsys):

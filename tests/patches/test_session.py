@@ -53,6 +53,18 @@ def test_a_patch_whose_target_was_never_imported_says_so_at_the_end(site: Site, 
     assert (outcome.state, outcome.reason) == ("reverted", "was armed, but its target was never imported")
 
 
+def test_an_undo_that_raises_leaves_no_patch_in_force(site: Site, enable: Enable) -> None:
+    site.write(upstream="def f(): return 1\ndef g(): return 1\n")
+    enable(noted("upstream:f", [], "other"), noted("upstream:g", [], "undoing", undo=lambda: {}["gone"]))
+    import upstream
+
+    kept = upstream.f.__wrapped__, upstream.g.__wrapped__
+    status = ascend_adapt.disable()
+    assert (upstream.f, upstream.g) == kept
+    assert (status["other"].state, status["undoing"].state) == ("reverted", "failed")
+    assert "KeyError: 'gone'" in status["undoing"].reason
+
+
 @pytest.mark.parametrize("target", ["upstream:gone", "upstream:Engine.gone", "upstream:Gone.f", "upstream:f.inner"])
 @pytest.mark.parametrize("kind", ["wrap", "replace", "rewrite", "entry"])
 def test_a_missing_target_is_drift_and_stays_missing(site: Site, enable: Enable, target: str, kind: str) -> None:

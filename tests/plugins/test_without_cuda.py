@@ -225,6 +225,7 @@ assert of_this(ascend_adapt.status(), "cuda_on_cpu").state == "applied"
 other = of_this(ascend_adapt.status(), "cuda_on_npu")
 assert other.state == "skipped" and "this process runs on cpu" in other.reason and not other.reversible
 assert t.cuda.is_available() and early.current_device.__module__ != "torch.cuda"
+del sys.modules["codebase.start"]  # as test runners do
 outcome = of_this(ascend_adapt.disable(), "cuda_on_cpu")
 assert outcome.state == "reverted" and outcome.reason == "", outcome
 assert not t.cuda.is_available() and early.current_device.__module__ == "torch.cuda"

@@ -104,6 +104,7 @@ class Agent:
             return 1
         if order is None:
             return 1
+        ordered_ns = time.monotonic_ns()
         if "look" in order:
             self._sender.send(json_frame(Kind.ENDED, seen(Path(order["look"]))))
             return 0
@@ -112,7 +113,7 @@ class Agent:
         except (AdaptError, OSError) as error:
             self._sender.send(json_frame(Kind.ENDED, {"error": str(error)}))
             return 1
-        self._sender.send(json_frame(Kind.BEGAN, {"monotonic_ns": time.monotonic_ns()}))
+        self._sender.send(json_frame(Kind.BEGAN, {"ordered_ns": ordered_ns}))
         copying = [threading.Thread(target=self._copy, args=pipe, daemon=True) for pipe in pipes]
         run_dir, ranks = RunDirectory(Path(order["run_dir"])), [rank["rank"] for rank in order["ranks"]]
         for thread in (

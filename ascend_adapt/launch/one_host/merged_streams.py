@@ -23,6 +23,7 @@ class MergedStreams:
         self._unfinished: int | None = None  # The stream whose unfinished line ends the merged text.
         self._waiting: dict[int, bytes] = {}
         self._since = 0.0
+        self._ended: set[int] = set()
 
     @property
     def is_waiting(self) -> bool:
@@ -31,11 +32,10 @@ class MergedStreams:
 
     def add(self, stream: int, data: bytes) -> bytes:
         """Add ``data`` of ``stream`` (empty at its end), and return the text that may be written now."""
+        if not data:
+            self._ended.add(stream)
         if self._unfinished in (None, stream):
-            merged = self._appended(stream, data)
-            if not data:
-                self._unfinished = None
-            return merged + (self._released() if self._unfinished is None else b"")
+            return self._appended(stream, data) + (self._released() if self._unfinished is None else b"")
         if data:
             self._since = self._since if self._waiting else time.monotonic()
             self._waiting[stream] = self._waiting.get(stream, b"") + data
@@ -46,8 +46,8 @@ class MergedStreams:
         return self._released() if self._waiting and time.monotonic() - self._since >= PATIENCE_S else b""
 
     def _appended(self, stream: int, data: bytes) -> bytes:
-        if data:
-            self._unfinished = None if data.endswith(_LINE_ENDS) else stream
+        # Nothing ends the unfinished line of a stream that has ended.
+        self._unfinished = None if data.endswith(_LINE_ENDS) or stream in self._ended else stream
         return data
 
     def _released(self) -> bytes:

@@ -102,9 +102,8 @@ class Connection:
             self.hello = json_object(payload)
         elif kind is Kind.BEGAN:
             self.has_begun = True
-            now = time.monotonic_ns()
-            # The agent's clock in the middle of the round trip; the error is at most half a round trip.
-            self.ahead_ns = json_object(payload)["monotonic_ns"] - (self._ordered_ns + now) // 2
+            # The time that the order took is the error; how long the host took to begin does not matter.
+            self.ahead_ns = json_object(payload)["ordered_ns"] - self._ordered_ns
         elif kind is Kind.STATUS:
             statuses.append(json_object(payload))
         elif kind is Kind.ENDED:

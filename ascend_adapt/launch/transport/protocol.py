@@ -27,7 +27,7 @@ class Kind(Enum):
 
     HELLO = b"H"  # agent: the facts about its host
     ORDER = b"O"  # launcher: the processes to run on the host
-    BEGAN = b"B"  # agent: its clock, at the start of the ranks
+    BEGAN = b"B"  # agent: the ranks start; its clock, when it received the order
     STDOUT = b"1"  # agent: bytes that the ranks printed
     STDERR = b"2"
     STATUS = b"S"  # agent: the status file of a rank

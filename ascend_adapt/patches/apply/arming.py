@@ -165,9 +165,12 @@ def undo(records: Sequence[PatchRecord], applier: Applier, finder: ProvidingFind
                 continue
             chain(swaps, applier.undo(application))
             homes.append(application.module)
-            if patch.undo is not None:
-                patch.undo()
             record.set("reverted", "" if patch.reversible else "its effects cannot be undone")
+            try:
+                if patch.undo is not None:
+                    patch.undo()
+            except Exception as error:  # the other patches are still reverted
+                record.set("failed", f"its undo: {as_reason(error)}")
         record.applications.clear()
     if swaps:
         aliases.rebind(swaps, aliases.all_modules(), homes)

@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import os
+import pickle
 import sys
 import tempfile
 import traceback
@@ -238,6 +239,45 @@ def captured_graphs():
         assert weights_after_three_steps(kind, captured=True) == weights_after_three_steps(kind, captured=False)
 
 
+@question
+def forward_and_backward_captured_apart():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1)).cuda()
+    x = torch.ones(2, 4, device="cuda", requires_grad=True)
+    forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(forward):
+        loss = model(x).sum()
+    with torch.cuda.graph(backward):
+        (gradient,) = torch.autograd.grad(loss, [x])
+    with torch.no_grad():
+        x.neg_()
+    forward.replay()
+    backward.replay()
+    assert torch.equal(gradient, torch.autograd.grad(model(x).sum(), [x])[0])
+
+
+@question
+def dropout_captured():
+    ones, graph = torch.ones(64, device="cuda"), torch.cuda.CUDAGraph()
+    torch.manual_seed(0)
+    eager = [nn.functional.dropout(ones).tolist() for _ in range(2)]
+    torch.manual_seed(0)
+    with torch.cuda.graph(graph):
+        out = nn.functional.dropout(ones)
+    for expected in eager:
+        graph.replay()
+        assert out.tolist() == expected
+
+
+@question
+def inference_captured():
+    static, graph = torch.zeros(2, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.inference_mode():
+        out = (static * 2).add_(1)
+    static.fill_(3)
+    graph.replay()
+    assert out.tolist() == [7, 7]
+
+
 def weights_after_three_steps(kind, captured):
     weight = nn.Parameter(torch.ones(2, device="cuda"))
     weight.grad = torch.zeros_like(weight)
@@ -251,6 +291,15 @@ def weights_after_three_steps(kind, captured):
         weight.grad.fill_(step + 1)
         graph.replay() if captured else optimizer.step()
     return weight.tolist()
+
+
+@question
+def pickled_tensors():
+    x = torch.ones(2, device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = pickle.loads(pickle.dumps([x, x.cpu()]))
+    assert here(found[0]) and torch.equal(found[0], x) and found[1].device.type == "cpu"
 
 
 @question

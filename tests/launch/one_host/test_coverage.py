@@ -55,9 +55,8 @@ def test_a_rank_without_a_beacon_and_the_copies_it_forks(has_beacon, run_dir):
         found = watch.look()
         again = watch.look()
         rank.stdin.close()
-    assert [(one.rank, one.pid, one.why) for one in found] == (
-        [] if has_beacon else [("5", pid, "it left no beacon file")]
-    )
+    missing = [] if has_beacon else [("5", pid, "it left no beacon file")]
+    assert [(one.rank, one.pid, one.why) for one in found] == missing
     assert again == []
 
 

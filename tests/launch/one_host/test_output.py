@@ -179,6 +179,12 @@ def test_a_line_without_an_end_delays_the_other_stream_for_a_moment(monkeypatch)
     assert merged.add(STDERR, b"") == b"loss 2", "the end of the stream ends its line"
 
 
+def test_an_unfinished_line_of_an_ended_stream_delays_nothing():
+    merged = MergedStreams()
+    writes = [(STDOUT, b"x"), (STDERR, b"cut"), (STDERR, b""), (STDOUT, b"y\n"), (STDOUT, b"last\n"), (STDOUT, b"")]
+    assert b"".join(merged.add(*write) for write in writes) == b"xy\ncutlast\n"
+
+
 def test_unbuffered_prints_stay_lines_in_a_log(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(merged_streams, "PATIENCE_S", 60.0)  # whatever else this machine does
     log = tmp_path / "rank-0.log"

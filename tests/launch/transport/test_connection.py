@@ -42,7 +42,7 @@ def pipes():
         *((frame(kind, b"{"), "JSONDecodeError") for kind in (Kind.HELLO, Kind.BEGAN, Kind.STATUS, Kind.ENDED)),
         (frame(Kind.HELLO, b"[1]"), "ValueError: a JSON list, expected an object"),
         (frame(Kind.BEGAN, b"{}"), "KeyError"),
-        (frame(Kind.BEGAN, b'{"monotonic_ns": []}'), "TypeError"),
+        (frame(Kind.BEGAN, b'{"ordered_ns": []}'), "TypeError"),
         (struct.pack(">cI", b"?", 0), "ValueError"),
         (struct.pack(">cI", b"H", 0xFFFFFFFF), "ValueError: a frame of 4294967295 bytes, expected at most"),
     ],
@@ -61,16 +61,17 @@ def test_a_message_that_cannot_be_read_loses_the_host(pipes, sent, why):
 
 @pytest.mark.parametrize("wall_clock_off_s", [-3600, 3600])
 def test_failures_of_hosts_are_ordered_by_monotonic_clocks(wall_clock_off_s):
-    """The fault is on w-2, whose monotonic clock and wall clock differ from the launcher's; w-1 fails later."""
+    """The fault is on w-2, whose clocks differ from the launcher's and which starts slowly; w-1 fails 50 ms later."""
     found = {}
-    for name, ahead_s, off_s, failed_s in (("w-1", 0, 0, 2), ("w-2", 5000, wall_clock_off_s, 1)):
+    for name, ahead_s, off_s, failed_ms, slow_s in (("w-1", 0, 0, 1050, 0), ("w-2", 5000, wall_clock_off_s, 1000, 0.2)):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             link = Connection(name, ours.fileno(), ours.fileno(), None)
             began_ns = time.monotonic_ns() + ahead_s * 10**9
             link.order({})
-            at = Moment(name, began_ns + failed_s * 10**9, time.time_ns() + (off_s + failed_s) * 10**9)
-            theirs.send(_MARK + json_frame(Kind.BEGAN, {"monotonic_ns": began_ns}))
+            time.sleep(slow_s)
+            at = Moment(name, began_ns + failed_ms * 10**6, time.time_ns() + off_s * 10**9 + failed_ms * 10**6)
+            theirs.send(_MARK + json_frame(Kind.BEGAN, {"ordered_ns": began_ns}))
             theirs.send(json_frame(Kind.ENDED, {"code": 1, "failure": asdict(Failure(0, at, 1))}))
             link.read(SimpleNamespace())
             if link.ended is None:
