@@ -198,12 +198,11 @@ FLOORS = {
             "placement",
             "one_host",
             "transport",
-            "bootstrap._ascend_adapt_signals",
         ),
-        *("in_process", "bootstrap", "many_hosts", "jobs", "fit", "cli"),
+        *("in_process", "bootstrap", "rank_entry", "many_hosts", "jobs", "fit", "cli"),
     ),
     "ascend_adapt.native": (
-        *("device", "signals", "config", "parallel", "model", "step", "samples", "generation", "metrics", "checkpoint"),
+        *("device", "signals", "parallel", "model", "step", "samples", "generation", "metrics", "checkpoint"),
         *("loop", "finetuning", "__main__"),
     ),
     "ascend_adapt": (

@@ -159,7 +159,7 @@ def of_ranks(
         "TORCHELASTIC_MAX_RESTARTS": str(request.max_restarts),
     }
     flag = ("-m",) if request.form == "module" else ()
-    entry = (sys.executable, "-m", "ascend_adapt.launch.in_process.rank_entry", *flag, request.target)
+    entry = (sys.executable, "-m", "ascend_adapt.launch.rank_entry", *flag, request.target)
     argv = (*entry, *request.arguments)
     ranks: list[RankCommand] = []
     for node, host in enumerate(hosts, first_node):

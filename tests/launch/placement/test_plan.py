@@ -37,7 +37,7 @@ def test_ranks_devices_and_their_variables():
 
 def test_the_script_gets_its_arguments_as_typed():
     (rank,) = plan().ranks
-    assert rank.argv == (sys.executable, "-m", "ascend_adapt.launch.in_process.rank_entry", "train.py", "--lr", "a b")
+    assert rank.argv == (sys.executable, "-m", "ascend_adapt.launch.rank_entry", "train.py", "--lr", "a b")
     assert plan("--pass-local-rank").ranks[0].argv[3:] == ("train.py", "--local_rank=0", "--lr", "a b")
 
 
