@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -52,6 +54,23 @@ def test_memory_is_that_of_torch_npus_allocator_by_purpose(full_size):
 
 def test_the_job_ends_after_two_steps(full_size):
     assert "full size: ended after 2 optimizer steps" in (full_size.run_dir / "rank-0.log").read_text()
+
+
+LEAVES = """
+import multiprocessing, signal, sys, time
+from ascend_adapt.emulation.full_size import ending
+multiprocessing.Process(target=time.sleep, args=(60,), daemon=True).start()
+def of_torch(*_):
+    raise RuntimeError("DataLoader worker is killed by signal")
+signal.signal(signal.SIGCHLD, of_torch)
+sys.stderr.flush = lambda: time.sleep(0.5)  # until the worker is dead
+ending._leave(2, lambda: None, lambda: None)
+"""
+
+
+def test_killed_data_workers_are_no_error_at_the_end():
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_collectives_are_counted_by_dtype_and_group(full_size):

@@ -6,8 +6,10 @@ rank waits for another rank that has exited.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -54,6 +56,9 @@ def _leave(steps: int, write: Callable[[], Any], wait: Callable[[], None]) -> No
     print(f"full size: ended after {steps} optimizer steps (--full-size-steps)", flush=True)
     write()
     wait()
+    # For a killed worker of a DataLoader, torch's handler raises an error in the main thread. Only that thread may call
+    # signal.signal; this may be another.
+    ctypes.CDLL(None).signal(int(signal.SIGCHLD), ctypes.c_void_p(int(signal.SIG_IGN)))
     for child in multiprocessing.active_children():
         child.kill()
     sys.stdout.flush()
