@@ -53,7 +53,9 @@ def end(steps: int, write: Callable[[], None]) -> None:
 
 
 def _leave(steps: int, write: Callable[[], Any], wait: Callable[[], None]) -> None:
-    print(f"full size: ended after {steps} optimizer steps (--full-size-steps)", flush=True)
+    # To the other stream than the script's prints, in one write: an unbuffered print of the main thread writes its line
+    # end separately.
+    sys.stderr.write(f"full size: ended after {steps} optimizer steps (--full-size-steps)\n")
     write()
     wait()
     # For a killed worker of a DataLoader, torch's handler raises an error in the main thread. Only that thread may call
