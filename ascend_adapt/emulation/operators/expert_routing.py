@@ -39,19 +39,16 @@ def init_routing_v2(
     each expert (0), as counts (1), or as pairs of an expert that has tokens and their number (2); or not at all.
     """
     start, end = active_expert_range or (0, expert_num)
-    rows, places, experts, scales = _sorted_rows(
-        x, expert_idx, scale, offset, quant_mode, start, end, row_idx_type == 1
+    rows, places, counts, scales = _sorted_rows(
+        x, expert_idx, scale, offset, quant_mode, start, end, active_num, row_idx_type == 1
     )
-    counts = torch.bincount(experts - start, minlength=end - start) if not x.is_meta else x.new_empty(end - start)
-    counts = counts.to(torch.int64)
     if expert_tokens_num_type == _SUMS:
         counts = counts.cumsum(0)
     elif expert_tokens_num_type == _PAIRS:
         used = counts.nonzero().reshape(-1)
         pairs = torch.stack((used + start, counts[used]), 1)
         counts = torch.cat((pairs, pairs.new_zeros(expert_num - len(pairs), 2)))
-    kept = rows.shape[0] if active_num <= 0 else min(active_num, rows.shape[0])
-    return rows[:kept], places, counts if expert_tokens_num_flag else counts.new_empty(0), scales
+    return rows, places, counts if expert_tokens_num_flag else counts.new_empty(0), scales
 
 
 @kernel("npu_moe_init_routing_quant", needs_a2=True)
@@ -69,11 +66,11 @@ def init_routing_quant(
 
     Tokens are counted in int32 as sums up to each expert (1) or as counts (2).
     """
-    rows, places, experts, scales = _sorted_rows(x, expert_idx, scale, offset, quant_mode, 0, expert_num, False)
-    counts = torch.bincount(experts, minlength=expert_num) if not x.is_meta else x.new_empty(expert_num)
+    rows, places, counts, scales = _sorted_rows(
+        x, expert_idx, scale, offset, quant_mode, 0, expert_num, active_num, False
+    )
     counts = (counts.cumsum(0) if expert_tokens_num_mode == 1 else counts).to(torch.int32)
-    kept = rows.shape[0] if active_num <= 0 else min(active_num, rows.shape[0])
-    return rows[:kept], places, counts, counts.new_empty(0), scales
+    return rows, places, counts, counts.new_empty(0), scales
 
 
 @kernel("npu_moe_re_routing", needs_a2=True)
@@ -114,9 +111,10 @@ def _sorted_rows(
     quant_mode: int,
     start: int,
     end: int,
+    active_num: int,
     is_by_row: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the rows, the places of choices in int32, the experts of the rows, and the scales of the rows."""
+    """Return the first ``active_num`` rows (0: all), the places of choices, the rows of each expert, and the scales."""
     if quant_mode not in (_NOT_QUANTISED, _STATIC, _DYNAMIC):
         raise OperatorMissing(
             f"npu::npu_moe_init_routing: quant_mode={quant_mode}, expected -1, 0 or 1 — int4 and 8-bit "
@@ -125,13 +123,15 @@ def _sorted_rows(
     choices, width = expert_idx.shape[-1], x.shape[-1]
     experts = expert_idx.reshape(-1)
     count = experts.numel()
+    kept = count if active_num <= 0 else min(active_num, count)
     integers = x.dtype if quant_mode == _NOT_QUANTISED else torch.int8
     if x.is_meta:
         places = experts.new_empty(count, dtype=torch.int32)
-        return x.new_empty((count, width), dtype=integers), places, experts, x.new_empty(count, dtype=torch.float32)
+        counts = experts.new_empty(end - start, dtype=torch.int64)
+        return x.new_empty((kept, width), dtype=integers), places, counts, x.new_empty(count, dtype=torch.float32)
     experts, order = experts.masked_fill(experts < start, torch.iinfo(experts.dtype).max).sort(stable=True)
     active = int((experts < end).sum())
-    experts, source = experts[:active].long(), order[:active] // choices
+    local_experts, source = experts[:active].long() - start, order[:active] // choices
     rows = x.detach()[source]
     scales = torch.zeros(count)
     if quant_mode == _STATIC:
@@ -140,7 +140,7 @@ def _sorted_rows(
     elif quant_mode == _DYNAMIC:
         values = rows.float()
         if scale is not None:
-            values = values * (scale if scale.shape[0] == 1 else scale[experts - start]).detach()
+            values = values * (scale if scale.shape[0] == 1 else scale[local_experts]).detach()
         rows, scales[:active] = with_scale_of_rows(values, torch.int8)
     elif scale is not None:
         scales[:active] = scale.detach()[source]
@@ -150,4 +150,5 @@ def _sorted_rows(
         places = torch.full((count,), -1)
         places[order[:active]] = torch.arange(active)
     padded = torch.cat((rows, rows.new_zeros(count - active, width)))
-    return padded, places.to(torch.int32), experts, scales
+    counts = torch.bincount(local_experts, minlength=end - start)
+    return padded[:kept], places.to(torch.int32), counts, scales
