@@ -82,6 +82,14 @@ def needs_torch() -> None:
         pytest.skip("torch is not installed")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_records_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Records that a conformance run left in the user's own folder are evidence, so `status` would print them."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nothing_in_the_environment() -> Iterator[None]:
     """A test that leaves a variable or a mapping of "cuda" behind changes later tests of the same process."""
