@@ -18,7 +18,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from ascend_adapt import probe, terminal
-from ascend_adapt.diagnosis import findings, status_report
+from ascend_adapt.diagnosis import contradictions, findings, status_report
 from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, cuda, npu
 from ascend_adapt.diagnosis.predicted import DISTRIBUTIONS, as_findings
 from ascend_adapt.errors import SettingsError, of_each
@@ -126,7 +126,7 @@ def _predicted(
     for_npu = asked is None and device == "cpu" and (readings or probe.distribution_version("torch_npu"))
     read = functools.reduce(operator.add, readings) if readings else None
     facts = of_names(names, environ, "npu" if for_npu else device, read)
-    return as_findings(problems, facts), faults
+    return [*as_findings(problems, facts), *(contradictions.of_a_job(facts) if facts.device == "npu" else ())], faults
 
 
 def _kernel_problems(environ: Mapping[str, str]) -> list[str]:

@@ -18,7 +18,7 @@ EVIDENCE = ("report", "maintainer", "source", "cpu", "emulated", "cuda", "hardwa
 
 _REQUIRED = ("name", "cause", "do", "until", "source", "evidence")
 _OPTIONAL = ("symptom", "near", "when", "general", "must_fix", "example", "healthy")
-_READS = ("import", "after", "call", "with", "without", "setting")
+_READS = ("import", "after", "call", "with", "without", "setting", "lacks")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Condition:
             that each value matches; ``without`` has keywords that the call lacks.
         settings: options in the files' configuration, arguments or command lines, with the pattern that each value
             matches.
+        lacks: options that the files do not set.
     """
 
     device: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class Condition:
     with_: tuple[tuple[str, re.Pattern[str]], ...] = ()
     without: tuple[str, ...] = ()
     settings: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = ()
+    lacks: tuple[str, ...] = ()
 
     @property
     def distributions(self) -> tuple[str, ...]:
@@ -168,6 +170,7 @@ def _condition(entry: Mapping[str, Any]) -> Condition:
         settings=tuple(
             (re.compile(str(key)), re.compile(str(value))) for key, value in reads.get("setting", {}).items()
         ),
+        lacks=tuple(map(str, _list(reads.get("lacks")))),
     )
 
 

@@ -78,7 +78,7 @@ class Reading:
             found.append(
                 [place for name, text, place in self.settings if key.fullmatch(name) and value.fullmatch(text)]
             )
-        if not found or not all(found):
+        if not found or not all(found) or any(name in condition.lacks for name, _, _ in self.settings):
             return []
         return list({str(place): place for places in found for place in places}.values())
 

@@ -20,6 +20,8 @@ _SHARED_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
 _CANN_FOLDERS = ("cann", "ascend-toolkit/latest", "nnae/latest", "nnrt/latest")
 _HAL = "libascend_hal.so"
 _IN_A_CONTAINER = "in a container, start it with"
+# Source: vllm-ascend required numpy<2 until CANN 9.0.0 (its issue 2210, and its commit of 2026-05-13).
+_NUMPY_2_SINCE = "9.0.0"
 # Source: installation guides of CANN 8.0 to 8.5, and issue 7 of Ascend/pytorch.
 _PYTHON_OF_CANN = ("attrs", "cffi", "decorator", "numpy", "protobuf", "psutil", "pyyaml", "scipy", "sympy")
 
@@ -242,6 +244,14 @@ def python_of_cann(machine: Machine) -> Iterator[Finding]:
             "EH9999 or error code 500001 at the first operator that it compiles",
             f"pip install {' '.join(missing)}",
             True,
+        )
+    numpy, cann = machine.versions.get("numpy", ""), _cann_version(machine, _cann_folder(machine))
+    if release(numpy) >= (2,) and cann_versions.is_older(cann, _NUMPY_2_SINCE):
+        yield Finding(
+            f"numpy {numpy} with CANN {cann}",
+            "the operator compiler of this CANN was made for numpy 1: initialization can fail with error code 500001",
+            "pip install 'numpy<2'",
+            False,
         )
 
 

@@ -225,3 +225,14 @@ def test_doctor_of_a_host_without_npus_says_what_is_missing(capsys, monkeypatch)
     assert out.startswith("device: npu (as requested)")
     for what in ("no NPU driver: ", "/dev/davinci<N>, ", "CANN not found: ", "torch_npu is not installed"):
         assert f"must be fixed: {what}" in out
+
+
+@pytest.mark.parametrize(
+    ("numpy", "cann", "count"), [("2.0.2", "8.3.RC1", 1), ("1.26.4", "8.3.RC1", 0), ("2.0.2", "9.0.0", 0)]
+)
+def test_the_operator_compiler_of_an_older_cann_was_made_for_numpy_1(numpy, cann, count, host, monkeypatch):
+    monkeypatch.setattr(npu, "_cann_version", lambda *_: cann)
+    versions = {**host.versions, "numpy": numpy}
+    packages = frozenset(("attrs", "cffi", "decorator", "numpy", "protobuf", "psutil", "pyyaml", "scipy", "sympy"))
+    found = list(npu.python_of_cann(replace(host, versions=versions, distributions=packages)))
+    assert [one.what for one in found] == [f"numpy {numpy} with CANN {cann}"] * count
