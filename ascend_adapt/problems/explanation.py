@@ -77,7 +77,10 @@ def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Fou
 
 
 def predict(problems: Iterable[Problem], facts: Facts) -> list[Found]:
-    """Return the problems whose condition holds, without those that have a symptom, which need a log."""
+    """Return the problems whose condition holds, without those that have a symptom, which need a log.
+
+    A note is left out if files meet its condition only in branches that an option may switch off.
+    """
     return [
         Found(
             problem,
@@ -87,7 +90,10 @@ def predict(problems: Iterable[Problem], facts: Facts) -> list[Found]:
             must_fix=problem.must_fix and facts.is_certain(problem.when),
         )
         for problem in problems
-        if problem.when is not None and not problem.symptom and facts.known_true(problem.when)
+        if problem.when is not None
+        and not problem.symptom
+        and facts.known_true(problem.when)
+        and (problem.must_fix or facts.is_certain(problem.when))
     ]
 
 

@@ -83,10 +83,11 @@ class Reading:
         return list({str(place): place for places in found for place in places}.values())
 
     def _is_late(self, condition: Condition, place: Place) -> bool:
-        """Return whether the same file imports ``condition.after`` before this place."""
-        return condition.after is None or any(
-            condition.after.fullmatch(name) and other.file == place.file and other.line < place.line
-            for name, other in self.imports
+        """Return whether the same file imports ``condition.after``, and not ``condition.imports``, before this place."""
+        before = [name for name, other in self.imports if other.file == place.file and other.line < place.line]
+        return condition.after is None or (
+            any(map(condition.after.fullmatch, before))
+            and not any(condition.imports is not None and condition.imports.fullmatch(name) for name in before)
         )
 
     def __add__(self, other: Reading) -> Reading:
