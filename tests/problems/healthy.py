@@ -60,6 +60,8 @@ LOGS = {
     "advice about crashes and devices": "WARNING: flash attention only supports Ampere GPUs or newer, SDPA is used\n"
     "set PYTHONFAULTHANDLER=1 to see where a Segmentation fault comes from\ndevices: {'npu': 8, 'cpu': 192}\n"
     "UserWarning: torch.cuda.amp only supports CUDA, autocast is off\nHCCL function HcclAllReduce took 15 us\n",
+    "a log that begins with the code of its script": "import torch\nassert torch.cuda.is_available()\ndevice = f'cuda:{rank}'\n"
+    "====\nstep:0/3125 val_loss:10.8258 train_time:252ms\nstep:10/3125 train_loss:7.4\n",
     "an import that was caught": "import error: No module named 'triton'\nstep 1 loss 3.2\n",
     "torch_npu without CANN in a job on CPUs": "ascend_adapt: torch_npu: is installed but cannot be imported (libhccl.so: "
     "cannot open shared object file: No such file or directory), treated as not installed\n{'loss': '6.234'}\n",
