@@ -47,7 +47,7 @@ def test_a_contradiction_in_a_script(text, environ, what, tmp_path):
         "ASCEND_RT_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=4 swift sft\n",
         "ASCEND_RT_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft\n",
         # Two commands, each with its own devices.
-        "ASCEND_RT_VISIBLE_DEVICES=7 swift rollout\nsleep 9\nASCEND_RT_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 swift sft\n",
+        "ASCEND_RT_VISIBLE_DEVICES=7 swift rollout\n\nASCEND_RT_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 swift sft\n",
         "torchrun --nproc_per_node 8 train.py\n",
         "export ASCEND_RT_VISIBLE_DEVICES=$1\ntorchrun --nproc_per_node $N train.py\n",
         MEGATRON.format("zsi", "zsi"),
