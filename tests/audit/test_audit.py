@@ -95,6 +95,15 @@ def test_the_source_of_a_patcher(folder, capsys):
     assert not any("original" in site["target"] for site in found["sites"])
 
 
+def test_a_subpackage_of_the_name_of_what_is_patched(folder, capsys):
+    # As liger_kernel.transformers, which patches transformers.
+    (folder / "patcher" / "victim").mkdir()
+    (folder / "patcher" / "victim" / "patch.py").write_text("import victim.core\nvictim.core.norm = lambda x, eps: x\n")
+    assert cli.main(["audit", "--json", "--static", str(folder / "patcher"), "--upstream", str(folder)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert any(site["at"].endswith("victim/patch.py:2") for site in found["sites"])
+
+
 def test_a_patcher_as_it_runs(folder, capsys):
     assert cli.main(["audit", "--json", "--", sys.executable, "-c", "import patcher.patch"]) == 0
     found = json.loads(capsys.readouterr().out)
