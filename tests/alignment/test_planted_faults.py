@@ -20,6 +20,19 @@ def test_a_fault_is_found_where_it_is(fault, clean, compared, tmp_path):
     assert (found.module, found.step) == (fault.instead or fault.module, fault.step), found
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("loss not divided by the micro-batches", "B's is 2 times A's: averaging, accumulation or loss scale differs"),
+        ("labels off by one", "labels or loss"),
+    ],
+)
+def test_a_factor_of_the_loss_is_named(name, what, clean, compared, tmp_path):
+    (fault,) = (one for one in FAULTS if one.name == name)
+    found = compared(clean(), replace(fault.run, steps=1).record(tmp_path)).first
+    assert found.what.endswith(f"to Decoder differs: {what}")
+
+
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
     """The folder of the recordings of two ranks."""

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ascend_adapt.alignment import bounds
+from ascend_adapt.alignment import bounds, values
 from ascend_adapt.alignment.findings import Finding
 from ascend_adapt.alignment.phases.step import Step, owner
 from ascend_adapt.alignment.step_view import Key
@@ -75,12 +75,22 @@ class Backward:
             if error > limit:
                 name = self._step.name(key)
                 if around is None:
-                    what = f"the gradient from the loss to {name} differs: labels, loss or loss scale"
+                    what = f"the gradient from the loss to {name} differs: {self._loss(key, path, limit)}"
                 else:
                     what = f"its backward pass after {name} differs: the gradient of that module's output"
                 tensor = key, "outputs", path
                 return self._step.finding_at("backward", around, what, error, limit, tensor, "gradient")
         return None
+
+    def _loss(self, key: Key, path: str, limit: float) -> str:
+        """Return what in the code of the loss explains the difference: a factor, if there is one."""
+        one, other = (
+            view.value(view.tensors(key, "outputs")[path], "gradient") for view in (self._pair.a, self._pair.b)
+        )
+        factor, rest = values.factor(one, other) if one is not None and other is not None else (1.0, 1.0)
+        if rest > limit:
+            return "labels or loss"
+        return f"B's is {factor:.4g} times A's: averaging, accumulation or loss scale differs"
 
     def _visit(self, key: Key, outside: float) -> Finding | None:
         """Return the first difference that arises in a call's backward pass, from the innermost calls outwards."""
