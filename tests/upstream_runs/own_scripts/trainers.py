@@ -296,7 +296,7 @@ LLM_TRAINERS = (
         ),
         needs=("litgpt",),
         loss=r"loss train: ([0-9.]+)",
-        bound=1e-3,
+        **DRAWN,  # it draws its weights on the device
     ),
     program(
         "axolotl-lora",
@@ -491,6 +491,7 @@ DEEPSPEED_EXAMPLES = (
         nproc=2,
         loss=r"loss: +([0-9.]+)",
         **DEEPSPEED,
+        **DRAWN,  # no seed
     ),
     program(
         "DeepSpeed-pipeline_parallelism",
