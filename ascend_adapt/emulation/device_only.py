@@ -121,6 +121,21 @@ def foreach_sub(subtract: Kernel) -> Kernel:
     return run
 
 
+def foreach_with_scalars(operator: Kernel, term: Kernel, add: Kernel) -> Kernel:
+    """Return a kernel of ``self + scalar * term(tensor1, tensor2)`` over lists; in float16 it rounds every step.
+
+    Source: op-plugin@5045ad2 test/test_base_ops/test_foreach_addcdiv_scalar_list.py and the tests beside it.
+    """
+
+    def run(self: list[torch.Tensor], tensor1: list[torch.Tensor], tensor2: list[torch.Tensor], scalars: Any) -> Any:
+        if self and self[0].dtype == torch.float16 and not self[0].is_meta:
+            scalars = scalars.tolist() if isinstance(scalars, torch.Tensor) else scalars
+            return add(self, torch._foreach_mul(term(tensor1, tensor2), scalars))
+        return operator(self, tensor1, tensor2, scalars)
+
+    return run
+
+
 def with_int32_target(operator: Kernel) -> Kernel:
     """Return a loss whose target may be int32, which a device accepts and the CPU does not.
 
@@ -154,6 +169,26 @@ def one_hot_of_subclass(self: torch.Tensor, num_classes: int = -1) -> torch.Tens
 
 def _int64(value: Any) -> Any:
     return value.long() if isinstance(value, torch.Tensor) and value.dtype == torch.int32 else value
+
+
+def adaptive_avg_pool2d(self: torch.Tensor, output_size: list[int]) -> torch.Tensor:
+    """Return averages of the last two dimensions; averages of all their elements for any number of dimensions.
+
+    Source: op-plugin@5045ad2 ops/opapi/AdaptiveAvgPool2dKernelNpuOpApi.cpp.
+
+    Raises:
+        RuntimeError: a size is negative, or there are not two, as op-plugin reports it.
+    """
+    if len(output_size) != 2:
+        raise RuntimeError("adaptive_avg_pool2d: output size must be 2.")
+    if min(output_size) < 0:
+        sizes = ", ".join(map(str, output_size))
+        raise RuntimeError(
+            "adaptive_avg_pool2d: elements of output_size must be greater than or equal to 0 but received {" + sizes + "}"
+        )
+    if list(output_size) == [1, 1]:
+        return self.mean((-1, -2), keepdim=True)
+    return torch.ops.aten._adaptive_avg_pool2d(self, output_size)
 
 
 def histc(
@@ -265,6 +300,9 @@ def non_finite_check_and_unscale(grads: list[torch.Tensor], found_inf: torch.Ten
 OF_SUBCLASSES: dict[str, Kernel] = {"aten::one_hot": one_hot_of_subclass}
 """Compositions for tensors without memory."""
 
+COMPOSITIONS: dict[str, Kernel] = {"aten::adaptive_avg_pool2d": adaptive_avg_pool2d}
+"""Compositions of other operators, whose gradients they have."""
+
 KERNELS: dict[str, Kernel] = {
     "aten::_amp_foreach_non_finite_check_and_unscale_": non_finite_check_and_unscale,
     "aten::matmul_backward": matmul_backward,
@@ -273,6 +311,17 @@ KERNELS: dict[str, Kernel] = {
     **sync_batch_norm.ATEN,
     "aten::_foreach_sub.List": foreach_sub(torch.ops.aten._foreach_sub.List),
     "aten::_foreach_sub_.List": foreach_sub(torch.ops.aten._foreach_sub_.List),
+    **{
+        f"aten::_foreach_{name}{place}.{kind}": foreach_with_scalars(
+            getattr(getattr(torch.ops.aten, f"_foreach_{name}{place}"), kind),
+            term,
+            getattr(torch.ops.aten, f"_foreach_add{place}").List,
+        )
+        for name, term in (("addcmul", torch._foreach_mul), ("addcdiv", torch._foreach_div))
+        for place in ("", "_")
+        for kind in ("ScalarList", "Tensor")
+    },
+    "aten::adaptive_avg_pool2d": adaptive_avg_pool2d,
     "aten::_softmax": softmax(torch.ops.aten._softmax.default),
     "aten::_log_softmax": softmax(torch.ops.aten._log_softmax.default),
     "aten::_softmax_backward_data": softmax_backward(torch.ops.aten._softmax_backward_data.default),

@@ -81,7 +81,10 @@ FAMILIES: tuple[ModuleType, ...] = (
 )
 
 # torch_npu's code for these operators is kept: it calls operators that have a kernel here, or reads its own records.
-KEPT = ("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr")
+KEPT = (
+    *("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr"),
+    "npu_gather_backward",
+)
 # Since 2.13, torch_npu's code for these operators calls the operator with an underscore, which has the gradient.
 _KEPT_WITH_UNDERSCORE = ("npu_moe_token_unpermute", "npu_moe_token_unpermute_with_routing_map")
 

@@ -13,7 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from ascend_adapt.emulation import report
 from ascend_adapt.errors import OperatorMissing
 
-NPU = torch.device("npu:0")
+NPU, CPU = torch.device("npu:0"), torch.device("cpu")
 
 
 def counted(kind, call):
@@ -420,3 +420,49 @@ def test_scalars_of_a_foreach_operator_may_be_on_the_host():
     ones = [torch.ones(2, device=NPU) for _ in range(2)]
     found = torch._foreach_addcmul(ones, ones, ones, torch.tensor([2.0, 3.0]))
     assert [one.tolist() for one in found] == [[3, 3], [4, 4]]
+
+
+def test_entries_of_a_list_may_be_on_several_devices():
+    mixed = [torch.tensor([-2.0, 3.0], device=NPU), torch.tensor([-4.0])]
+    assert [(one.device, one.tolist()) for one in torch._foreach_sign(mixed)] == [(NPU, [-1, 1]), (CPU, [-1])]
+    torch._foreach_addcmul_(mixed, mixed, mixed, torch.tensor([1.0, 2.0]))
+    assert [(one.device, one.tolist()) for one in mixed] == [(NPU, [2, 12]), (CPU, [28])]
+    with pytest.raises(RuntimeError, match="at least two devices, npu:0 and cpu!"):
+        torch._foreach_add(mixed, mixed[::-1])
+
+
+def test_lists_are_copied_between_devices():
+    copies = [torch.zeros(2, device=NPU), torch.zeros(1), torch.zeros(1)]
+    torch._foreach_copy_(copies, [torch.ones(2), torch.ones(1), torch.ones(1, device=NPU)])
+    assert [(one.device, one.tolist()) for one in copies] == [(NPU, [1, 1]), (CPU, [1]), (CPU, [1])]
+
+
+@pytest.mark.parametrize("place", ["", "_"])
+def test_float16_terms_of_a_list_are_rounded_at_every_step(place):
+    one, other, divisor = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)).half()
+    for name, term in (("addcmul", other * divisor), ("addcdiv", other / divisor)):
+        for scalars in ([3.3], torch.tensor([3.3]).half()):
+            tensors = [one.to(NPU)]
+            function = getattr(torch, f"_foreach_{name}{place}")
+            found = function(tensors, [other.to(NPU)], [divisor.to(NPU)], scalars) or tensors
+            assert found[0].cpu().equal(one + term * (3.3 if isinstance(scalars, list) else scalars.item()))
+
+
+def test_adaptive_average_of_all_elements():
+    image = torch.randn(1, 2, 1, 3, 4, generator=torch.Generator().manual_seed(0))
+    on_device = image.to(NPU).requires_grad_()
+    found = functional.adaptive_avg_pool2d(on_device, 1)
+    found.backward(torch.tensor([6.0, 12.0], device=NPU).view(1, 2, 1, 1, 1))
+    assert found.cpu().equal(image.mean((-1, -2), keepdim=True))
+    assert on_device.grad.cpu().equal(torch.tensor([0.5, 1.0]).view(1, 2, 1, 1, 1).expand_as(image))
+    for size, message in ((-1, "must be greater than or equal to 0 but received {-1, -1}"), ((2, 2, 2), "must be 2")):
+        with pytest.raises(RuntimeError, match=message):
+            functional.adaptive_avg_pool2d(on_device[0], size)
+
+
+def test_a_sparse_gradient_of_gather():
+    index = torch.tensor([[1, 0, 1]], device=NPU)
+    x = torch.ones(2, 3, device=NPU, requires_grad=True)
+    torch.gather(x, 0, index, sparse_grad=True).sum().backward()
+    assert x.grad.is_sparse
+    assert x.grad.to_dense().tolist() == [[0, 1, 0], [1, 0, 1]]
