@@ -70,7 +70,13 @@ def _capture_begin(graph: Any, pool: Any = None, capture_error_mode: str = "glob
 def _capture_end(graph: Any) -> None:
     global _captured
     graph.calls, _captured = _captured, None
+    seed = graph.generator.initial_seed()
     graph.generator.set_state(graph.state)
+    if seed != graph.generator.initial_seed():
+        raise RuntimeError(  # torch_npu's message
+            "NPUGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
+            "the original seed."
+        )
 
 
 def _replay(graph: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -255,6 +256,13 @@ def test_replays_of_a_graph_draw_the_numbers_that_eager_code_would():
     assert replayed == eager
 
 
+def test_a_capture_keeps_its_seed():
+    torch.npu.manual_seed(1)
+    with pytest.raises(RuntimeError, match="only if new seed is the same"), torch.npu.graph(torch.npu.NPUGraph()):
+        torch.npu.manual_seed(2)
+    assert torch.npu.initial_seed() == 1
+
+
 def test_a_list_of_out_arguments():
     outs = [torch.zeros(2, device=NPU), torch.zeros(1, device=NPU)]
     torch.split_with_sizes_copy(torch.arange(3.0, device=NPU), [2, 1], out=outs)
@@ -466,3 +474,35 @@ def test_a_sparse_gradient_of_gather():
     torch.gather(x, 0, index, sparse_grad=True).sum().backward()
     assert x.grad.is_sparse
     assert x.grad.to_dense().tolist() == [[0, 1, 0], [1, 0, 1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("of_weight", [torch.float32, torch.float16])
+def test_statistics_and_sums_of_a_layer_norm_are_float32(dtype, of_weight):
+    x = (torch.rand(1624, 28, generator=torch.Generator().manual_seed(0)) * 99 + 1).to(dtype)
+    weight, wide, ones = torch.ones(28), x.double(), torch.ones(1624, 28)
+    given = x.to(NPU), [28], weight.to(NPU, of_weight), weight.to(NPU, of_weight)
+    result, *statistics = torch.native_layer_norm(*given, 1e-5)
+    assert [one.dtype for one in (result, *statistics)] == [dtype, torch.float32, torch.float32]
+    backward, mask = torch.ops.aten.native_layer_norm_backward, [True] * 3
+    _, found, _ = backward(ones.to(NPU, dtype), given[0], [28], *statistics, *given[2:], mask)
+    assert found.dtype == of_weight
+    normalized = torch.nn.functional.layer_norm(wide, [28])
+    largest = normalized.abs().sum(0).max()
+    assert_within(found.double().cpu(), normalized.sum(0), largest, (1624 + ELEMENTARY, torch.float32), (1, of_weight))
+
+
+def test_targets_of_a_multilabel_loss_are_int32():
+    scores, target = torch.tensor([[0.1, 0.2, 0.4, 0.8]]), torch.tensor([[3, 0, -1, 1]])
+    on_device = scores.to(NPU).requires_grad_()
+    found = functional.multilabel_margin_loss(on_device, target.to(NPU, torch.int32))
+    found.backward()
+    assert found.cpu().equal(functional.multilabel_margin_loss(scores, target))
+    assert on_device.grad.abs().sum() > 0
+
+
+def test_the_largest_of_16_bit_differences():
+    x, y = torch.tensor([[1.0, 0.3]]).half(), torch.tensor([[-0.0004, 0.0]]).half()  # 1.0004 is rounded to 1
+    on_device = x.to(NPU).requires_grad_()
+    torch.cdist(on_device, y.to(NPU), math.inf).backward()
+    assert on_device.grad.tolist() == [[1, 0]]
