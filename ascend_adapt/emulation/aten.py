@@ -73,7 +73,7 @@ _WITHOUT_REDISPATCH = ("aten::max.out", "aten::min.out", "aten::one_hot")
 # The same applies to these operators, which torch composes of others. They have gradients.
 _COMPOSED = (
     *("aten::affine_grid_generator_backward", "aten::conv_tbc_backward", "aten::fill_diagonal_", "aten::nanmean.out"),
-    *("aten::adaptive_avg_pool2d", "aten::slogdet"),
+    *("aten::adaptive_avg_pool2d", "aten::multilabel_margin_loss.out", "aten::slogdet"),
 )
 # Operators that query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
@@ -165,7 +165,7 @@ def kernel(
     count = report.operator if is_of_the_device else report.on_the_host
     name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
     is_of_lists = _base_name(operator).startswith("_foreach_")
-    takes_tensors_only = _base_name(operator) in _TAKES_TENSORS_ONLY and not operator.name().endswith("Scalar")
+    takes_tensors_only = _base_name(operator) in _TAKES_TENSORS_ONLY and "Scalar" not in operator.name()
     waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     needs_generator = on_cpu is None and any(

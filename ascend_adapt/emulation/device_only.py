@@ -190,6 +190,14 @@ def with_int32_target(operator: Kernel) -> Kernel:
     return loss
 
 
+def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    """Write elements in place; a device also reads an int32 index.
+
+    Source: op-plugin@5045ad2 test/test_base_ops/test_put.py.
+    """
+    return self.put_(_int64(index), source, accumulate)
+
+
 def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """Return a one-hot tensor in the dtype of the classes, which may be int32.
 
@@ -395,6 +403,7 @@ KERNELS: dict[str, Kernel] = {
     "aten::_masked_scale": masked_scale,
     "aten::_conv_depthwise2d": depthwise_convolution,
     "aten::one_hot": one_hot,
+    "aten::put_": put_,
     "aten::histc": histc,
     "aten::histc.out": histc,
     **{

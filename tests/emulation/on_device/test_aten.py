@@ -256,6 +256,26 @@ def test_replays_of_a_graph_draw_the_numbers_that_eager_code_would():
     assert replayed == eager
 
 
+def test_replays_follow_states_of_the_generator_that_captured_code_sets():
+    def drawn():
+        state = torch.npu.get_rng_state()
+        first = torch.rand(8, device=NPU)
+        torch.npu.set_rng_state(state)
+        return first, torch.rand(8, device=NPU)
+
+    torch.npu.manual_seed(1)
+    eager = [[one.tolist() for one in drawn()] for _ in range(2)]
+    torch.npu.manual_seed(1)
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        results = drawn()
+    replayed = []
+    for _ in range(2):
+        graph.replay()
+        replayed.append([one.tolist() for one in results])
+    assert replayed == eager
+
+
 def test_a_capture_keeps_its_seed():
     torch.npu.manual_seed(1)
     with pytest.raises(RuntimeError, match="only if new seed is the same"), torch.npu.graph(torch.npu.NPUGraph()):
@@ -499,6 +519,9 @@ def test_targets_of_a_multilabel_loss_are_int32():
     found.backward()
     assert found.cpu().equal(functional.multilabel_margin_loss(scores, target))
     assert on_device.grad.abs().sum() > 0
+    out = torch.empty(0, device=NPU)
+    torch._C._nn.multilabel_margin_loss(scores.to(NPU), target.to(NPU, torch.int32), out=out)
+    assert out.item() == found.item()
 
 
 def test_the_largest_of_16_bit_differences():
@@ -506,3 +529,22 @@ def test_the_largest_of_16_bit_differences():
     on_device = x.to(NPU).requires_grad_()
     torch.cdist(on_device, y.to(NPU), math.inf).backward()
     assert on_device.grad.tolist() == [[1, 0]]
+
+
+def test_a_number_is_an_operand_with_an_output():
+    out = torch.empty(0, dtype=torch.int32, device=NPU)
+    torch.bitwise_and(torch.tensor([6, 3], dtype=torch.int32, device=NPU), 2, out=out)
+    assert out.tolist() == [2, 2]
+
+
+def test_an_index_of_put_is_int32():
+    x = torch.zeros(3, dtype=torch.int32, device=NPU)
+    x.put_(torch.tensor([2, 0], dtype=torch.int32, device=NPU), torch.tensor([5, 6], dtype=torch.int32, device=NPU))
+    assert x.tolist() == [6, 0, 5]
+
+
+def test_an_inverse_of_float16():
+    matrix = torch.tensor([[2.0, 0.0], [1.0, 4.0]]).half().to(NPU)
+    expected = [[0.5, 0.0], [-0.125, 0.25]]
+    assert torch.inverse(matrix).tolist() == expected
+    assert torch.inverse(matrix, out=torch.empty_like(matrix)).tolist() == expected

@@ -188,7 +188,7 @@ def summary(results: Path, disabled: set[str], reviewed: list[dict[str, str]]) -
         cases = 0
         outcomes: dict[str, tuple[str, str]] = {}
         entries = read(path)
-        if entries[-1]["outcome"] != "ended":
+        if not entries or entries[-1]["outcome"] != "ended":
             continue
         for entry in entries:
             if entry["outcome"] == "collected":
