@@ -234,7 +234,7 @@ def adaptive_avg_pool2d(self: torch.Tensor, output_size: list[int]) -> torch.Ten
     if min(output_size) < 0:
         sizes = ", ".join(map(str, output_size))
         raise RuntimeError(
-            "adaptive_avg_pool2d: elements of output_size must be greater than or equal to 0 but received {" + sizes + "}"
+            f"adaptive_avg_pool2d: elements of output_size must be greater than or equal to 0 but received {{{sizes}}}"
         )
     if list(output_size) == [1, 1]:
         return self.mean((-1, -2), keepdim=True)

@@ -98,7 +98,7 @@ def _group(hcom: str, world_size: int) -> Any:
     for group in groups:
         has_npu = any(one.type == device.type for one in group._device_types)
         if has_npu and group._get_backend(device).get_hccl_comm_name(device.index, init_comm=False) == hcom:
-            limits.GROUP.require(group.size() == world_size, f"world_size is {world_size}, its group has {group.size()}")
+            limits.GROUP.require(group.size() == world_size, f"world_size is {world_size}, {hcom} has {group.size()}")
             return group
     limits.GROUP.require(False, f"hcom is {hcom!r}")
     return None
@@ -122,4 +122,4 @@ def _product(
     to = torch.float16 if x2_scale.dtype == torch.int64 else output_dtype or torch.bfloat16
     of_rows = None if x1_scale is None else x1_scale.flatten()
     given = {"pertoken_scale": of_rows, "output_dtype": to}
-    return torch.ops.npu.npu_quant_matmul(rows, x2, x2_scale.flatten(), **given)  # type: ignore[no-any-return]
+    return torch.ops.npu.npu_quant_matmul(rows, x2, x2_scale.flatten(), **given)
