@@ -302,6 +302,20 @@ def test_one_hot():
     assert functional.one_hot(torch.tensor([0, 2], device=NPU), 3).tolist() == [[1, 0, 0], [0, 0, 1]]
 
 
+def test_a_compiled_function_keeps_its_filter_of_guards():
+    class Step:
+        number = 1
+
+    @torch.compile(options={"guard_filter_fn": lambda guards: [False] * len(guards)})
+    def added(x):
+        return x + Step.number
+
+    assert added(torch.ones(1, device=NPU)).item() == 2
+    Step.number = 5
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert added(torch.ones(1, device=NPU)).item() == 2
+
+
 def test_division_has_a_gradient():
     """torch_npu registers a CPU kernel for true_divide, which must not be taken for the device's."""
     tensor = torch.ones(2, device=NPU, requires_grad=True)
