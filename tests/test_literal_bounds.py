@@ -21,7 +21,6 @@ REASONS = {
     "emulation/jobs/four_ranks.py": SIXTEEN_BITS,
     "emulation/on_device/test_aten.py": f"an optimizer's step: {ELEMENTWISE}",
     "emulation/operators/behaviour_cases.py": f"optimizers: {ELEMENTWISE}; attention: {SHORT}",
-    "emulation/operators/expert_cases.py": "products of int8: rounding of the 16-bit result and of a scale to 10 bits",
     "emulation/test_jobs.py": SIXTEEN_BITS,
     "evaluation/test_glm.py": "the run logs six digits of its loss",
     "evaluation/test_lm_eval.py": "four digits are what a perplexity is reported with",

@@ -73,7 +73,7 @@ _WITHOUT_REDISPATCH = ("aten::max.out", "aten::min.out", "aten::one_hot")
 # The same applies to these operators, which torch composes of others. They have gradients.
 _COMPOSED = (
     *("aten::affine_grid_generator_backward", "aten::conv_tbc_backward", "aten::fill_diagonal_", "aten::nanmean.out"),
-    "aten::slogdet",
+    *("aten::adaptive_avg_pool2d", "aten::multilabel_margin_loss.out", "aten::slogdet"),
 )
 # Operators that query or change where a tensor is stored, not its values.
 _ABOUT_STORAGE = frozenset(("copy_memory_", "get_npu_format", "get_storage_size", "npu_change_data_ptr"))
@@ -105,6 +105,7 @@ def install() -> list[str]:
         "aten::_pack_padded_sequence": _pack_padded_sequence,
         "aten::copy_": _copy_,
         "aten::_copy_from_and_resize": _copy_from_and_resize,
+        "aten::_foreach_copy_": _foreach_copy_,
         "aten::clone": _clone,
         "aten::contiguous": _contiguous,
     }
@@ -125,7 +126,8 @@ def install() -> list[str]:
         run = _composed_for_subclasses(operator, graphs.recorded(kernel(operator, device_only.KERNELS.get(full_name))))
         override(library, full_name.removeprefix("aten::"), run, "AutogradPrivateUse1")
     for full_name in _COMPOSED:
-        override(library, full_name.removeprefix("aten::"), find(full_name, "aten").decompose, "AutogradPrivateUse1")
+        composition = device_only.COMPOSITIONS.get(full_name, find(full_name, "aten").decompose)
+        override(library, full_name.removeprefix("aten::"), composition, "AutogradPrivateUse1")
     override(library, "_coalesce", _coalesce, "SparsePrivateUse1")
     return installed
 
@@ -162,7 +164,8 @@ def kernel(
     """
     count = report.operator if is_of_the_device else report.on_the_host
     name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
-    takes_tensors_only = _base_name(operator) in _TAKES_TENSORS_ONLY and not operator.name().endswith("Scalar")
+    is_of_lists = _base_name(operator).startswith("_foreach_")
+    takes_tensors_only = _base_name(operator) in _TAKES_TENSORS_ONLY and "Scalar" not in operator.name()
     waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     needs_generator = on_cpu is None and any(
@@ -175,6 +178,8 @@ def kernel(
     run_on_host = sixteen_bits.computed(on_cpu or operator, operator._schema)
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if is_of_lists and len({one.device for one in args[0]}) > 1:
+            return _entry_by_entry(operator, args, kwargs)
         count(name)
         if waits and not (name in _BY_INDEX and not _has_mask(args)):
             report.synchronisation(name)
@@ -232,6 +237,25 @@ def kernel(
         return call.to_device(result, device)
 
     return run
+
+
+def _entry_by_entry(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the results of an operator over lists whose entries are on several devices.
+
+    torch_npu computes such entries one by one, each on its own device.
+    """
+    number = len(args[0])
+
+    def entry(value: Any, index: int) -> Any:
+        is_scalar_of_each = isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == number
+        is_list = isinstance(value, (list, tuple)) and len(value) == number
+        return value[index : index + 1] if is_list or is_scalar_of_each else value
+
+    found = [
+        operator(*(entry(one, index) for one in args), **{key: entry(one, index) for key, one in kwargs.items()})
+        for index in range(number)
+    ]
+    return [one for (one,) in found] if operator._schema.returns else None
 
 
 def _composed_for_subclasses(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -368,6 +392,11 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
         return self
     as_cpu(self).copy_(as_cpu(source))
     return self
+
+
+def _foreach_copy_(self: list[torch.Tensor], src: list[torch.Tensor], non_blocking: bool = False) -> None:
+    for one, source in zip(self, src, strict=True):
+        _copy_(one, source, non_blocking)
 
 
 def _pack_padded_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, ...]:

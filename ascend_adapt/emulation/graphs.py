@@ -8,11 +8,24 @@ advance it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-_Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
+
+@dataclass(frozen=True)
+class _Call:
+    kernel: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    offset: int
+    """Of the random number generator before the call."""
+    end: int
+    """Of the generator after the call; captured code may then have set another one."""
+
+
 _captured: list[_Call] | None = None
 
 
@@ -20,9 +33,11 @@ def recorded(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a device kernel so that its calls are recorded while a graph is captured."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if _captured is None:
+            return kernel(*args, **kwargs)
+        offset = _offset()
         result = kernel(*args, **kwargs)
-        if _captured is not None:
-            _captured.append((kernel, args, kwargs, result))
+        _captured.append(_Call(kernel, args, kwargs, result, offset, _offset()))
         return result
 
     return call
@@ -62,7 +77,7 @@ def install() -> None:
 def _capture_begin(graph: Any, pool: Any = None, capture_error_mode: str = "global") -> None:
     global _captured
     refuse_wait("NPUGraph.capture_begin")
-    graph.generator = torch.npu.default_generators[torch.npu.current_device()]
+    graph.generator = _generator()
     graph.state = graph.generator.get_state()
     _captured = []
 
@@ -70,16 +85,30 @@ def _capture_begin(graph: Any, pool: Any = None, capture_error_mode: str = "glob
 def _capture_end(graph: Any) -> None:
     global _captured
     graph.calls, _captured = _captured, None
+    graph.end = _offset()
+    seed = graph.generator.initial_seed()
     graph.generator.set_state(graph.state)
+    if seed != graph.generator.initial_seed():
+        raise RuntimeError(  # torch_npu's message
+            "NPUGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
+            "the original seed."
+        )
 
 
 def _replay(graph: Any) -> None:
+    captured_at, begin = _offset(graph.state), _offset()
+    at = captured_at
     with torch.no_grad():
-        for kernel, args, kwargs, result in graph.calls:
-            again = kernel(*args, **kwargs)
-            for old, new in zip(_tensors(result), _tensors(again), strict=True):
+        for call in graph.calls:
+            if call.offset != at:
+                _seek(begin + call.offset - captured_at)
+            at = call.end
+            again = call.kernel(*call.args, **call.kwargs)
+            for old, new in zip(_tensors(call.result), _tensors(again), strict=True):
                 if old is not new:
                     old.detach().copy_(new)
+    if graph.end != at:
+        _seek(begin + graph.end - captured_at)
 
 
 def _reset(graph: Any) -> None:
@@ -88,6 +117,21 @@ def _reset(graph: Any) -> None:
 
 def _pool(graph: Any) -> tuple[int, int]:
     return 0, id(graph)  # The recorded calls keep the memory of the capture alive.
+
+
+def _generator() -> Any:
+    return torch.npu.default_generators[torch.npu.current_device()]
+
+
+def _offset(state: torch.Tensor | None = None) -> int:
+    """Return the offset in a state of a generator, by default in that of the current device's."""
+    return int((_generator().get_state() if state is None else state).view(torch.int64)[1])
+
+
+def _seek(offset: int) -> None:
+    state = _generator().get_state()
+    state.view(torch.int64)[1] = offset
+    _generator().set_state(state)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

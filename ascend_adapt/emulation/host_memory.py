@@ -59,26 +59,16 @@ def as_shape(tensor: torch.Tensor) -> torch.Tensor:
     return values.as_meta(tensor, as_cpu(tensor) if values.hold(tensor) else None)
 
 
-def as_npu(
-    result: torch.Tensor, device: torch.device, acl_format: int | None = None, operator: str = ""
-) -> torch.Tensor:
+def as_npu(result: torch.Tensor, device: torch.device, operator: str = "") -> torch.Tensor:
     """Return an npu tensor with the values, shape and strides of a CPU tensor, allocated by torch_npu.
 
     A meta tensor (a result at full size) has no values; a small result is filled with a stand-in.
-
-    With an ACL format, the tensor is marked with the format, and its storage has the size of the format, but the
-    elements stay in torch's order. Unless internal formats are allowed, torch_npu replaces a private format by its
-    base format.
 
     Raises:
         RuntimeError: torch_npu's out-of-memory error.
     """
     result = result.resolve_conj().resolve_neg()
-    if acl_format is None:
-        moved = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype, device=device)
-    else:
-        empty = torch.ops.npu.unsafe_empty_with_format
-        moved = empty(result.size(), dtype=result.dtype, device=device, acl_format=acl_format)
+    moved = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype, device=device)
     if result.is_meta:
         fill_stand_in(moved, operator)
     else:

@@ -29,6 +29,7 @@ _IN_FLOAT32 = frozenset(
             "aten::binary_cross_entropy_backward",
             "aten::binary_cross_entropy_with_logits",
         ),
+        *("aten::inverse", "aten::inverse.out"),
         *("aten::prod", "aten::prod.dim_int", "aten::prod.int_out", "aten::cumprod", "aten::cumprod.out"),
     )
 )

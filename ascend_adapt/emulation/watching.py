@@ -54,8 +54,10 @@ def _compile(call: Any, instance: Any, args: Any, named: Any) -> Any:
     if backend not in _COMPILERS:
         return call(*args, **named)
     report.found(finding.NOT_COMPILED, f"torch.compile(backend={backend!r})", "its graphs run eagerly")
-    kept = {key: value for key, value in named.items() if key in ("fullgraph", "dynamic", "disable")}
-    return call(*args, **kept, backend="eager")
+    kept = {key: value for key, value in named.items() if key not in ("backend", "mode", "options")}
+    given = named.get("options") or {}
+    of_tracing = {key: given[key] for key in ("guard_filter_fn",) if key in given}
+    return call(*args, **kept, options=of_tracing or None, backend="eager")
 
 
 def _step(optimizer: torch.optim.Optimizer, *call: Any) -> None:

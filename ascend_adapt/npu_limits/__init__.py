@@ -12,6 +12,7 @@ from ascend_adapt.npu_limits import (
     bmm,
     boxes,
     casts,
+    collective_products,
     cross_entropy,
     dropout,
     expert_routing,
@@ -38,7 +39,7 @@ from ascend_adapt.npu_limits.limit import Limit
 _FAMILIES = (
     *(fusion_attention, ring_attention, masked_softmax, rms_norm, layer_norm, rotary, swiglu, gelu, cross_entropy),
     *(adam, batch_norm, casts, bmm, linear, dropout, transpose, float_status, recurrent, products),
-    *(grouped_matmul, token_permutation, expert_routing, slicing, quantised, boxes),
+    *(grouped_matmul, token_permutation, expert_routing, slicing, quantised, boxes, collective_products),
 )
 
 

@@ -43,6 +43,9 @@ def test_collectives(job):
     assert (first["batch_isend_irecv"], second["batch_isend_irecv"]) == ([1], [0])
     assert first["groups"] == [2, 2]
     assert first["async"][2] == [2]
+    for rank in (first, second):
+        assert rank["npu_all_gather_base_mm"] == [True, True]
+        assert rank["npu_mm_reduce_scatter_base"] is rank["npu_all_gather_base_mm int8"] is True
     assert first["objects"] == [[0, [0, 0]], [1, [1, 1]]]
     assert first["coalesced all_reduce"] == second["coalesced all_reduce"] == [[1, 1], [3, 3]]
     assert first["coalesced all_gather"] == second["coalesced all_gather"] == [[0, 0, 1, 1], [1, 1, 2, 2]]
@@ -143,4 +146,8 @@ def test_ranks_that_call_different_collectives(disagreeing):
 
 
 def test_four_ranks(job):
-    assert job("four_ranks.py", nproc=4).check().recorded == {rank: ["right"] for rank in range(4)}
+    """Their subgroups have communicators that are derived from that of the job, without exchanging a secret."""
+    ended = job("four_ranks.py", nproc=4, ROOTINFO_SUBCOMM_ENABLE="1").check()
+    assert ended.recorded == {rank: ["right"] for rank in range(4)}
+    logs = "".join(path.read_text() for path in ended.run_dir.glob("rank-*.log"))
+    assert logs.count("Create sub hccl comm by hcclCreateSubCommConfig success") == 4 * 2

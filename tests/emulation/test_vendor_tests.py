@@ -42,6 +42,14 @@ import worker
 worker.RUNS_HERE = True
 worker.run(Path(sys.argv[1], "distributed", "test_it.py"), Path(sys.argv[1], "results.jsonl"), seconds=0.5, cases=9)
 """
+KEEP = """
+import json, sys
+from pathlib import Path
+import run
+old = {"tag": run.TAG, "op-plugin": run.OP_PLUGIN, "files": {"a.py": 1, "b.py": 2}}
+found = run.summary(Path(sys.argv[1]), set(), [])
+print(json.dumps([run.kept(old) | found, run.kept({**old, "tag": "another"})]))
+"""
 
 
 def test_every_test_has_a_result(tmp_path):
@@ -60,3 +68,15 @@ def test_every_test_has_a_result(tmp_path):
         "test_starts_a_rank": ("passed", []),
         "Chosen::test_method": ("passed", []),
     }
+
+
+def test_a_run_in_a_new_folder_adds_to_the_record(tmp_path):
+    passed = {"test": "test_it", "outcome": "passed", "error": ""}
+    ended = {"test": "", "outcome": "ended", "error": ""}
+    for file, entries in (("b.py", [passed]), ("c.py", [passed, ended])):
+        (tmp_path / f"{file}.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    command = [sys.executable, "-c", KEEP, str(tmp_path)]
+    process = subprocess.run(command, cwd=VENDOR, check=True, capture_output=True, text=True, timeout=120)
+    kept, of_another_tag = json.loads(process.stdout)
+    assert kept == {"a.py": 1, "b.py": 2, "c.py": {"cases": 0, "counts": {"passed": 1}}}
+    assert of_another_tag == {}

@@ -72,4 +72,7 @@ void emulated_task_done(Stream *stream, uint64_t task, const char *failure);
 /* Wait until no task is pending on a stream; return STREAM_FAILED if a task has failed. */
 int emulated_settle(Stream *stream);
 
+/* Copy once the stream has settled; at full size only small tensors, which hold values. */
+int aclrtMemcpyAsync(void *to, size_t room, const void *from, size_t size, int kind, Stream *stream);
+
 #endif

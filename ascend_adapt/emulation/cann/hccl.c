@@ -29,6 +29,7 @@ typedef struct Communicator {
     Mesh mesh;
     Buffer *buffer;
     char name[128];
+    unsigned char secret[SECRET_BYTES];
     pthread_t worker;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -238,6 +239,7 @@ API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info
         return E_MEMORY;
     comm->mesh.size = (int)size;
     comm->mesh.rank = (int)rank;
+    memcpy(comm->secret, root_info, sizeof comm->secret);
     if (has_names(config) && config->communicator_name[0] != '\0')
         snprintf(comm->name, sizeof comm->name, "%s", config->communicator_name);
     else
@@ -265,6 +267,28 @@ API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info
 API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint32_t rank, Communicator **out)
 {
     return HcclCommInitRootInfoConfig(size, root_info, rank, NULL, out);
+}
+
+/* A communicator of some ranks of another one, without a new exchange of a secret: every rank derives the same from the
+ * secret of the other, the identifier, and the ranks. A rank that is not among them gets none.
+ */
+API int HcclCreateSubCommConfig(Communicator **parent, uint32_t size, const uint32_t *ranks, uint64_t identifier,
+                                uint32_t rank, const Config *config, Communicator **out)
+{
+    *out = NULL;
+    if (ranks == NULL)
+        return OK;
+    if (size == 0 || rank >= size || ranks[rank] != (uint32_t)(*parent)->mesh.rank)
+        return emulated_failure(E_PARAMETER, "HCCL: HcclCreateSubCommConfig of rank %u in %u ranks, expected one of them",
+                                rank, size);
+    unsigned char secret[SECRET_BYTES];
+    memcpy(secret, (*parent)->secret, sizeof secret);
+    uint64_t hash = identifier;
+    for (uint32_t i = 0; i < size; i++)
+        hash = (hash ^ (ranks[i] + 1)) * 1099511628211u; /* FNV-1a */
+    for (size_t i = 0; i < sizeof hash; i++)
+        secret[i] ^= (unsigned char)(hash >> 8 * i);
+    return HcclCommInitRootInfoConfig(size, secret, rank, config, out);
 }
 
 API int HcclCommDestroy(Communicator *comm)

@@ -152,6 +152,8 @@ API int aclnnConstantPadNd(void *workspace, uint64_t size, Padding *padding, Str
     return OK;
 }
 
+enum { DEVICE_TO_DEVICE = 3 }; /* aclrtMemcpyKind */
+
 /* ---- aclop: buffers, and tensor descriptions, which are not read ---- */
 
 typedef struct Buffer {
@@ -214,10 +216,10 @@ API int aclopCompileAndExecute(const char *type, int inputs, const void *const *
         ascend_adapt_emulated_overflow = 0;
         return OK;
     }
-    if (strcmp(type, "Identity") == 0) { /* a copy between tensors of a private format, such as resize_ makes */
+    if (strcmp(type, "Identity") == 0) { /* a copy between tensors of a private format, such as a cast makes */
         const Buffer *from = input_buffers[0], *into = output_buffers[0];
-        memmove(into->data, from->data, from->size < into->size ? from->size : into->size);
-        return OK;
+        size_t size = from->size < into->size ? from->size : into->size;
+        return aclrtMemcpyAsync(into->data, into->size, from->data, size, DEVICE_TO_DEVICE, stream);
     }
     return emulated_failure(UNSUPPORTED,
                             "operator %s: torch_npu launches it directly, and the emulated CANN does not have it", type);

@@ -7,7 +7,9 @@ result, raises OperatorLimit and is reported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -19,6 +21,7 @@ from ascend_adapt.emulation.operators import (
     bmm,
     boxes,
     casts,
+    collective_products,
     convolution,
     cross_entropy,
     dropout,
@@ -44,8 +47,8 @@ from ascend_adapt.emulation.operators import (
     transpose,
 )
 from ascend_adapt.emulation.operators.fusion_attention import kernels as attention_kernels
-from ascend_adapt.emulation.operators.kernel import boxed, kernels_of
-from ascend_adapt.emulation.registration import override
+from ascend_adapt.emulation.operators.kernel import OperatorKernel, boxed, kernels_of, on_device
+from ascend_adapt.emulation.registration import override, own_kernel
 
 FAMILIES: tuple[ModuleType, ...] = (
     attention_kernels,
@@ -78,10 +81,14 @@ FAMILIES: tuple[ModuleType, ...] = (
     sync_batch_norm,
     boxes,
     roi_align,
+    collective_products,
 )
 
 # torch_npu's code for these operators is kept: it calls operators that have a kernel here, or reads its own records.
-KEPT = ("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr")
+KEPT = (
+    *("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr"),
+    "npu_gather_backward",
+)
 # Since 2.13, torch_npu's code for these operators calls the operator with an underscore, which has the gradient.
 _KEPT_WITH_UNDERSCORE = ("npu_moe_token_unpermute", "npu_moe_token_unpermute_with_routing_map")
 
@@ -100,11 +107,21 @@ def register() -> list[str]:
         _library = torch.library.Library("npu", "IMPL")
         for entry in entries:
             schema = schemas[entry.operator]
-            if schema is not None:
-                kernel = graphs.recorded(boxed(entry, schema))
+            kernel = None if schema is None else _kernel(entry, schema)
+            if kernel is not None:
                 override(_library, entry.operator, kernel, entry.dispatch_key)
     kept = (*KEPT, *(name for name in _KEPT_WITH_UNDERSCORE if schemas[f"_{name}"] is not None))
     return [f"npu::{name}" for name in (*schemas, *kept) if schemas.get(name, _schema(name)) is not None]
+
+
+def _kernel(entry: OperatorKernel, schema: torch.FunctionSchema) -> Callable[..., Any] | None:
+    """Return the function to register; None for checks before a kernel that this torch cannot call."""
+    if entry.is_composed:
+        return on_device(entry, schema)
+    if not entry.only_checks:
+        return graphs.recorded(boxed(entry, schema))
+    own = own_kernel(f"npu::{entry.operator}", entry.dispatch_key)
+    return None if own is None else graphs.recorded(on_device(entry, schema, own))
 
 
 def _schema(operator: str) -> torch.FunctionSchema | None:

@@ -94,14 +94,6 @@ def binary_cross_entropy_with_logits_backward(
     return (slope / slope.numel() if reduction == _MEAN else slope).to(self.dtype)
 
 
-@kernel("npu_gather_backward")
-def gather_backward(
-    grad: torch.Tensor, self_size: list[int], dim: int, index: torch.Tensor, sparse_grad: bool
-) -> torch.Tensor:
-    """Return the gradient of the input of gather, of shape ``self_size``."""
-    return torch.zeros(self_size, dtype=grad.dtype).scatter_add(dim, index, grad)
-
-
 @kernel("fft_r2c_backward")
 def fft_r2c_backward(
     grad: torch.Tensor, dim: list[int], normalization: int, onesided: bool, last_dim_size: int

@@ -30,18 +30,16 @@ def dtype_cast_backward(grad: torch.Tensor, dtype: int | torch.dtype, grad_dtype
     return grad.to(dtype_of(dtype), copy=True)
 
 
-@kernel("_npu_format_cast", "_npu_format_cast.aclnn", "_npu_format_cast.input_dtype", has_format=True)
-def format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int = 0, input_dtype: int = 0) -> torch.Tensor:
-    """Return a copy marked with an ACL format; elements stay in torch's order."""
+@kernel("_npu_format_cast", "_npu_format_cast.aclnn", "_npu_format_cast.input_dtype", only_checks=True)
+def format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int = 0, input_dtype: int = 0) -> None:
+    """Check a cast to an ACL format; torch_npu marks its result, and elements stay in torch's order."""
     _require_format(self, acl_format)
-    return self.detach().clone()
 
 
-@kernel("npu_format_cast_.acl_format")
-def format_cast_in_place(self: torch.Tensor, acl_format: int) -> torch.Tensor:
-    """Return the input unchanged; its elements stay in torch's order."""
+@kernel("npu_format_cast_.acl_format", only_checks=True)
+def format_cast_in_place(self: torch.Tensor, acl_format: int) -> None:
+    """Check a cast in place."""
     _require_format(self, acl_format)
-    return self
 
 
 @kernel("npu_format_cast_", "npu_dtype_cast_")

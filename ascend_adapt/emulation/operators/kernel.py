@@ -40,10 +40,12 @@ class OperatorKernel:
     dispatch_key: str = "PrivateUse1"
     takes: Collection[str] = ()
     """Parameter names of a function that takes them as ``**given``."""
-    has_format: bool = False
-    """Whether the argument ``acl_format`` determines the format of the result."""
+    only_checks: bool = False
+    """Whether the function only checks the npu tensors, and torch_npu's own kernel computes."""
     needs_a2: bool = False
     """Whether devices before the Atlas A2 lack the operator."""
+    is_composed: bool = False
+    """Whether the function gets the npu tensors, and calls other operators with them."""
 
 
 def kernel(
@@ -52,14 +54,17 @@ def kernel(
     host_results: Collection[int] = (),
     dispatch_key: str = "PrivateUse1",
     takes: Collection[str] = (),
-    has_format: bool = False,
+    only_checks: bool = False,
     needs_a2: bool = False,
+    is_composed: bool = False,
 ) -> Callable[[Function], Function]:
     """Decorator that marks a function as the kernel of these operators; ``kernels_of`` finds it in its module."""
 
     def mark(function: Function) -> Function:
         vars(function)["kernels"] = [
-            OperatorKernel(operator, function, host, host_results, dispatch_key, takes, has_format, needs_a2)
+            OperatorKernel(
+                operator, function, host, host_results, dispatch_key, takes, only_checks, needs_a2, is_composed
+            )
             for operator in operators
         ]
         return function
@@ -88,12 +93,11 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         report.operator(name)
         given = _bound(name, schema, parameters, args, kwargs)
         device = _device(name, entry, given)
-        acl_format = given["acl_format"] if entry.has_format else None
         only_shapes = full_size.is_on() and not values.all_hold(given.values())
         key = None
         if only_shapes:
             key = remembered.key_of(name, [*given.values(), *given])
-            seen, again = remembered.result_of(key, given.values(), lambda meta: as_npu(meta, device, acl_format, name))
+            seen, again = remembered.result_of(key, given.values(), lambda meta: as_npu(meta, device, name))
             if seen:
                 return again
         originals: dict[int, torch.Tensor] = {}
@@ -108,9 +112,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         def to_npu(index: int, result: Any) -> Any:
             if not isinstance(result, torch.Tensor) or index in entry.host_results:
                 return result
-            return (
-                originals[id(result)] if id(result) in originals else as_npu(result.detach(), device, acl_format, name)
-            )
+            return originals[id(result)] if id(result) in originals else as_npu(result.detach(), device, name)
 
         arguments = {key: _mapped(to_cpu, value) for key, value in given.items()}
         flops_before = report.tally.flops
@@ -135,6 +137,29 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         if not isinstance(results, tuple):
             return to_npu(0, results)
         return tuple(to_npu(index, result) for index, result in enumerate(results[: len(schema.returns)]))
+
+    return call
+
+
+def on_device(entry: OperatorKernel, schema: torch.FunctionSchema, own: Function | None = None) -> Function:
+    """Return the function for torch.library that gets npu tensors.
+
+    It is composed of other operators, or checks its arguments and then calls torch_npu's ``own`` kernel.
+    """
+    parameters = set(inspect.signature(entry.function).parameters)
+    name = f"npu::{entry.operator}"
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        report.operator(name)
+        given = _bound(name, schema, parameters, args, kwargs)
+        device = _device(name, entry, given)
+        try:
+            products.require(entry.needs_a2, [one for value in given.values() for one in _tensors(value)])
+            with torch.no_grad(), torch.npu.device(device):
+                result = entry.function(**given)
+                return result if own is None else own(*args, **kwargs)
+        except LimitNotKept as broken:
+            raise report.violation(name, broken.limit.text, broken.observed) from None
 
     return call
 

@@ -127,6 +127,27 @@ dist.all_gather_object(objects, {"rank": RANK, "on its device": full(RANK)})
 record(["objects", [[one["rank"], one["on its device"].tolist()] for one in objects]])
 dist.barrier()
 
+
+def random(kind, *shape, seed=0):
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return (numbers * 9).clamp(-128, 127).to(kind) if kind is torch.int8 else numbers.to(kind)
+
+
+hcom = dist.group.WORLD._get_backend(torch.device("npu")).get_hccl_comm_name(RANK)
+rows, weight = [random(torch.float16, 4, 256, seed=rank) for rank in range(SIZE)], random(torch.float16, 256, 3)
+product, gathered = torch_npu.npu_all_gather_base_mm(rows[RANK].npu(), weight.npu(), hcom, SIZE)
+whole = torch.cat(rows)
+record(["npu_all_gather_base_mm", [gathered.cpu().equal(whole), product.cpu().equal(whole @ weight)]])
+own = torch_npu.npu_mm_reduce_scatter_base(rows[RANK].npu(), weight.npu(), hcom, SIZE)
+total = torch.stack([(one @ weight).float() for one in rows]).sum(0).half()
+record(["npu_mm_reduce_scatter_base", own.cpu().equal(total.chunk(SIZE)[RANK])])
+rows, weight = [random(torch.int8, 4, 256, seed=rank) for rank in range(SIZE)], random(torch.int8, 256, 3)
+scales, scale = [random(torch.float32, 4, 1, seed=rank) for rank in range(SIZE)], random(torch.float32, 1, 3)
+given = {"x1_scale": scales[RANK].npu(), "x2_scale": scale.npu(), "comm_mode": "aiv", "output_dtype": torch.float16}
+product, _ = torch_npu.npu_all_gather_base_mm(rows[RANK].npu(), weight.npu(), hcom, SIZE, **given)
+expected = [(one.double() @ weight.double() * scale * by_row).half() for one, by_row in zip(rows, scales, strict=True)]
+record(["npu_all_gather_base_mm int8", product.cpu().equal(torch.cat(expected))])
+
 DEVICE = torch.device("npu", RANK)
 tensors = [full(RANK + part) for part in range(2)]
 with _coalescing_manager(device=DEVICE):

@@ -4,10 +4,12 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch_npu
 from record import record
 
 RANK, SIZE = int(os.environ["RANK"]), 4
 torch.npu.set_device(RANK)
+torch_npu._C._logging._LogContext.GetInstance().setLogs({"torch.distributed": 20})  # informs of each communicator
 dist.init_process_group("hccl")
 
 for length in (1, 2, 3, 5, 1001):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from ascend_adapt.emulation import report
 from ascend_adapt.errors import OperatorMissing
 
-NPU = torch.device("npu:0")
+NPU, CPU = torch.device("npu:0"), torch.device("cpu")
 
 
 def counted(kind, call):
@@ -255,6 +256,33 @@ def test_replays_of_a_graph_draw_the_numbers_that_eager_code_would():
     assert replayed == eager
 
 
+def test_replays_follow_states_of_the_generator_that_captured_code_sets():
+    def drawn():
+        state = torch.npu.get_rng_state()
+        first = torch.rand(8, device=NPU)
+        torch.npu.set_rng_state(state)
+        return first, torch.rand(8, device=NPU)
+
+    torch.npu.manual_seed(1)
+    eager = [[one.tolist() for one in drawn()] for _ in range(2)]
+    torch.npu.manual_seed(1)
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        results = drawn()
+    replayed = []
+    for _ in range(2):
+        graph.replay()
+        replayed.append([one.tolist() for one in results])
+    assert replayed == eager
+
+
+def test_a_capture_keeps_its_seed():
+    torch.npu.manual_seed(1)
+    with pytest.raises(RuntimeError, match="only if new seed is the same"), torch.npu.graph(torch.npu.NPUGraph()):
+        torch.npu.manual_seed(2)
+    assert torch.npu.initial_seed() == 1
+
+
 def test_a_list_of_out_arguments():
     outs = [torch.zeros(2, device=NPU), torch.zeros(1, device=NPU)]
     torch.split_with_sizes_copy(torch.arange(3.0, device=NPU), [2, 1], out=outs)
@@ -272,6 +300,20 @@ def test_one_hot():
         compiled = torch.compile(lambda classes: functional.one_hot(classes, 3) + 1, fullgraph=True, backend=backend)
         assert compiled(torch.tensor([0, 2], device=NPU)).tolist() == [[2, 1, 1], [1, 1, 2]]
     assert functional.one_hot(torch.tensor([0, 2], device=NPU), 3).tolist() == [[1, 0, 0], [0, 0, 1]]
+
+
+def test_a_compiled_function_keeps_its_filter_of_guards():
+    class Step:
+        number = 1
+
+    @torch.compile(options={"guard_filter_fn": lambda guards: [False] * len(guards)})
+    def added(x):
+        return x + Step.number
+
+    assert added(torch.ones(1, device=NPU)).item() == 2
+    Step.number = 5
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert added(torch.ones(1, device=NPU)).item() == 2
 
 
 def test_division_has_a_gradient():
@@ -420,3 +462,103 @@ def test_scalars_of_a_foreach_operator_may_be_on_the_host():
     ones = [torch.ones(2, device=NPU) for _ in range(2)]
     found = torch._foreach_addcmul(ones, ones, ones, torch.tensor([2.0, 3.0]))
     assert [one.tolist() for one in found] == [[3, 3], [4, 4]]
+
+
+def test_entries_of_a_list_may_be_on_several_devices():
+    mixed = [torch.tensor([-2.0, 3.0], device=NPU), torch.tensor([-4.0])]
+    assert [(one.device, one.tolist()) for one in torch._foreach_sign(mixed)] == [(NPU, [-1, 1]), (CPU, [-1])]
+    torch._foreach_addcmul_(mixed, mixed, mixed, torch.tensor([1.0, 2.0]))
+    assert [(one.device, one.tolist()) for one in mixed] == [(NPU, [2, 12]), (CPU, [28])]
+    with pytest.raises(RuntimeError, match="at least two devices, npu:0 and cpu!"):
+        torch._foreach_add(mixed, mixed[::-1])
+
+
+def test_lists_are_copied_between_devices():
+    copies = [torch.zeros(2, device=NPU), torch.zeros(1), torch.zeros(1)]
+    torch._foreach_copy_(copies, [torch.ones(2), torch.ones(1), torch.ones(1, device=NPU)])
+    assert [(one.device, one.tolist()) for one in copies] == [(NPU, [1, 1]), (CPU, [1]), (CPU, [1])]
+
+
+@pytest.mark.parametrize("place", ["", "_"])
+def test_float16_terms_of_a_list_are_rounded_at_every_step(place):
+    one, other, divisor = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)).half()
+    for name, term in (("addcmul", other * divisor), ("addcdiv", other / divisor)):
+        for scalars in ([3.3], torch.tensor([3.3]).half()):
+            tensors = [one.to(NPU)]
+            function = getattr(torch, f"_foreach_{name}{place}")
+            found = function(tensors, [other.to(NPU)], [divisor.to(NPU)], scalars) or tensors
+            assert found[0].cpu().equal(one + term * (3.3 if isinstance(scalars, list) else scalars.item()))
+
+
+def test_adaptive_average_of_all_elements():
+    image = torch.randn(1, 2, 1, 3, 4, generator=torch.Generator().manual_seed(0))
+    on_device = image.to(NPU).requires_grad_()
+    found = functional.adaptive_avg_pool2d(on_device, 1)
+    found.backward(torch.tensor([6.0, 12.0], device=NPU).view(1, 2, 1, 1, 1))
+    assert found.cpu().equal(image.mean((-1, -2), keepdim=True))
+    assert on_device.grad.cpu().equal(torch.tensor([0.5, 1.0]).view(1, 2, 1, 1, 1).expand_as(image))
+    for size, message in ((-1, "must be greater than or equal to 0 but received {-1, -1}"), ((2, 2, 2), "must be 2")):
+        with pytest.raises(RuntimeError, match=message):
+            functional.adaptive_avg_pool2d(on_device[0], size)
+
+
+def test_a_sparse_gradient_of_gather():
+    index = torch.tensor([[1, 0, 1]], device=NPU)
+    x = torch.ones(2, 3, device=NPU, requires_grad=True)
+    torch.gather(x, 0, index, sparse_grad=True).sum().backward()
+    assert x.grad.is_sparse
+    assert x.grad.to_dense().tolist() == [[0, 1, 0], [1, 0, 1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("of_weight", [torch.float32, torch.float16])
+def test_statistics_and_sums_of_a_layer_norm_are_float32(dtype, of_weight):
+    x = (torch.rand(1624, 28, generator=torch.Generator().manual_seed(0)) * 99 + 1).to(dtype)
+    weight, wide, ones = torch.ones(28), x.double(), torch.ones(1624, 28)
+    given = x.to(NPU), [28], weight.to(NPU, of_weight), weight.to(NPU, of_weight)
+    result, *statistics = torch.native_layer_norm(*given, 1e-5)
+    assert [one.dtype for one in (result, *statistics)] == [dtype, torch.float32, torch.float32]
+    backward, mask = torch.ops.aten.native_layer_norm_backward, [True] * 3
+    _, found, _ = backward(ones.to(NPU, dtype), given[0], [28], *statistics, *given[2:], mask)
+    assert found.dtype == of_weight
+    normalized = torch.nn.functional.layer_norm(wide, [28])
+    largest = normalized.abs().sum(0).max()
+    assert_within(found.double().cpu(), normalized.sum(0), largest, (1624 + ELEMENTARY, torch.float32), (1, of_weight))
+
+
+def test_targets_of_a_multilabel_loss_are_int32():
+    scores, target = torch.tensor([[0.1, 0.2, 0.4, 0.8]]), torch.tensor([[3, 0, -1, 1]])
+    on_device = scores.to(NPU).requires_grad_()
+    found = functional.multilabel_margin_loss(on_device, target.to(NPU, torch.int32))
+    found.backward()
+    assert found.cpu().equal(functional.multilabel_margin_loss(scores, target))
+    assert on_device.grad.abs().sum() > 0
+    out = torch.empty(0, device=NPU)
+    torch._C._nn.multilabel_margin_loss(scores.to(NPU), target.to(NPU, torch.int32), out=out)
+    assert out.item() == found.item()
+
+
+def test_the_largest_of_16_bit_differences():
+    x, y = torch.tensor([[1.0, 0.3]]).half(), torch.tensor([[-0.0004, 0.0]]).half()  # 1.0004 is rounded to 1
+    on_device = x.to(NPU).requires_grad_()
+    torch.cdist(on_device, y.to(NPU), math.inf).backward()
+    assert on_device.grad.tolist() == [[1, 0]]
+
+
+def test_a_number_is_an_operand_with_an_output():
+    out = torch.empty(0, dtype=torch.int32, device=NPU)
+    torch.bitwise_and(torch.tensor([6, 3], dtype=torch.int32, device=NPU), 2, out=out)
+    assert out.tolist() == [2, 2]
+
+
+def test_an_index_of_put_is_int32():
+    x = torch.zeros(3, dtype=torch.int32, device=NPU)
+    x.put_(torch.tensor([2, 0], dtype=torch.int32, device=NPU), torch.tensor([5, 6], dtype=torch.int32, device=NPU))
+    assert x.tolist() == [6, 0, 5]
+
+
+def test_an_inverse_of_float16():
+    matrix = torch.tensor([[2.0, 0.0], [1.0, 4.0]]).half().to(NPU)
+    expected = [[0.5, 0.0], [-0.125, 0.25]]
+    assert torch.inverse(matrix).tolist() == expected
+    assert torch.inverse(matrix, out=torch.empty_like(matrix)).tolist() == expected

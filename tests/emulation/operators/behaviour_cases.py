@@ -370,6 +370,31 @@ def casts_formats_and_raw_copies():
 
 
 @case
+def a_cast_between_base_formats_marks_the_tensor_itself():
+    x = normal(2, 2).npu()
+    cast = operator("npu_format_cast")(x, 1)
+    assert (operator("get_npu_format")(cast), cast.data_ptr()) == (1, x.data_ptr())
+    operator("npu_format_cast_")(x, 0)
+    assert operator("get_npu_format")(cast) == 0
+
+
+@case
+def a_cast_in_place_to_a_private_format():
+    x = normal(16, 16)
+    on_npu = x.npu()
+    torch.npu.config.allow_internal_format = True
+    try:
+        operator("npu_format_cast_")(on_npu, 29)
+        back = operator("npu_format_cast")(on_npu, 2)
+    finally:
+        torch.npu.config.allow_internal_format = False
+    assert [operator("get_npu_format")(one) for one in (on_npu, back)] == [29, 2]
+    assert on_npu.cpu().equal(x)
+    assert back.cpu().equal(x)
+    assert (on_npu + 1).cpu().equal(x + 1)
+
+
+@case
 def the_overflow_flag_is_read_and_cleared():
     from ascend_adapt.emulation import saturation
 

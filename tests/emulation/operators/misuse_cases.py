@@ -14,6 +14,7 @@ from ascend_adapt.npu_limits import (
     bmm,
     boxes,
     casts,
+    collective_products,
     cross_entropy,
     dropout,
     expert_routing,
@@ -502,6 +503,28 @@ def overlaps_of_boxes():
     yield Misuse("npu_diou: a gradient of corners", backward, "npu_diou_backward", boxes.DIOU_BACKWARD)
 
 
+def products_of_ranks():
+    half = torch.float16
+    rows, matrix = lambda: npu(4, 256, dtype=half), lambda: npu(256, 3, dtype=half)  # noqa: E731
+    gather, scatter = "npu_all_gather_base_mm", "npu_mm_reduce_scatter_base"
+    limits = collective_products
+    yield misuse("three ranks", gather, limits.WORLD, rows, matrix, "", 3)
+    yield misuse("no group", gather, limits.GROUP, rows, matrix, "", 2)
+    yield misuse("sizes", scatter, limits.SHAPES, rows, rows, "", 2)
+    yield misuse("few columns", scatter, limits.INNER, lambda: npu(4, 8, dtype=half), lambda: npu(8, 3), "", 2)
+    yield misuse("float32", scatter, limits.DTYPE, lambda: npu(4, 256), lambda: npu(256, 3), "", 2)
+    scaled = {"x2_scale": lambda: npu(1, 3)}
+    integers = [lambda: npu(4, 256, dtype=torch.int8), lambda: npu(256, 3, dtype=torch.int8)]
+    yield misuse("int8 of ai_cpu", gather, limits.DTYPE, *integers, "", 2, **scaled)
+    yield misuse("transposed", gather, limits.TRANSPOSED, lambda: npu(256, 4, dtype=half).t(), matrix, "", 2)
+    yield misuse("bias", gather, limits.BIAS, rows, matrix, "", 2, bias=lambda: npu(3, dtype=half))
+    yield misuse("gathered second matrix", gather, limits.DEFAULTS, rows, matrix, "", 2, gather_index=1)
+    yield misuse("maximum", scatter, limits.DEFAULTS, rows, matrix, "", 2, reduce_op="max")
+    given = {"gather_output": False, "comm_mode": "aiv"}
+    yield misuse("product only", gather, limits.GATHERED, rows, matrix, "", 2, **given)
+    yield misuse("five rows", scatter, limits.ROWS, lambda: npu(5, 256, dtype=half), matrix, "", 2)
+
+
 CASES = [
     *attention_arguments(),
     *attention_masks(),
@@ -519,4 +542,5 @@ CASES = [
     *rows_by_expert(),
     *slices_and_integers(),
     *overlaps_of_boxes(),
+    *products_of_ranks(),
 ]

@@ -3,7 +3,8 @@
 Ascend/pytorch and Ascend/op-plugin are cloned at the stated tag, to a folder outside this repository. Every file of the
 tests runs in a process of its own, at most --cases of its tests, each for at most --seconds of CPU time. Results
 are kept in that folder, and a stopped run resumes; with more --seconds the tests that reached their limit run again.
-Then the record, vendor_tests.json, and the table of docs/rehearsal.md are written from all results.
+Then the record, vendor_tests.json, and the table of docs/rehearsal.md are written from all results. Files of the record
+that the folder has no results of keep their entries, so a run in a new folder adds to it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from worker import read, too_slow, write
@@ -92,18 +94,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30, help="CPU time of one test")
     parser.add_argument("--cases", type=int, default=10, help="tests of a file, chosen by a hash of their names")
     parser.add_argument("--files", type=int, help="stop after so many files; their order is arbitrary but fixed")
+    parser.add_argument("--new", action="store_true", help="only files that the record does not have")
     parser.add_argument("--record", action="store_true", help="only write the record and the table")
     options = parser.parse_args()
     checkouts = options.checkouts.resolve()
     results = checkouts / "results"
+    before = kept(json.loads(RECORD.read_text()))
     results.mkdir(parents=True, exist_ok=True)
     if not options.record:
         for name, source in SOURCES.items():
             clone(checkouts / name, source.repository)
             subprocess.run(["git", "-C", str(checkouts / name), "checkout", "--quiet", source.commit], check=True)
         chosen = [file for file in files(checkouts) if fnmatch.fnmatch(file, options.only)]
+        chosen = [file for file in chosen if not (options.new and file in before)]
         run(checkouts, results, chosen[: options.files], options.seconds, options.cases)
-    record = summary(results, disabled_tests(checkouts), yaml.safe_load(REVIEWED.read_text()))
+    found = summary(results, disabled_tests(checkouts), yaml.safe_load(REVIEWED.read_text()))
+    record = {"tag": TAG, "op-plugin": OP_PLUGIN, "files": before | found}
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     text = PAGE.read_text()
     PAGE.write_text(_BETWEEN.sub(lambda match: f"{match[1]}\n{table(record)}\n{match[3]}", text))
@@ -167,9 +173,13 @@ def disabled_tests(checkouts: Path) -> set[str]:
     return {f"{pair[2]}::{pair[1]}" for pair in pairs if pair is not None}
 
 
+def kept(record: dict[str, Any]) -> dict[str, object]:
+    """Return the files of a record, if it is of the stated tag and commit."""
+    return record["files"] if (record["tag"], record["op-plugin"]) == (TAG, OP_PLUGIN) else {}
+
+
 def summary(results: Path, disabled: set[str], reviewed: list[dict[str, str]]) -> dict[str, object]:
-    """Return the record: for each file how it ended, the number of cases of each class, and cases that did not pass."""
-    record: dict[str, object] = {"tag": TAG, "op-plugin": OP_PLUGIN}
+    """Return for each file that ended the number of cases of each class, and the cases that did not pass."""
     by_file: dict[str, object] = {}
     for path in sorted(results.glob("*.jsonl")):
         file = path.name.removesuffix(".jsonl").replace("+", "/")
@@ -177,7 +187,10 @@ def summary(results: Path, disabled: set[str], reviewed: list[dict[str, str]]) -
         others: dict[str, dict[str, str]] = defaultdict(dict)
         cases = 0
         outcomes: dict[str, tuple[str, str]] = {}
-        for entry in read(path):
+        entries = read(path)
+        if not entries or entries[-1]["outcome"] != "ended":
+            continue
+        for entry in entries:
             if entry["outcome"] == "collected":
                 cases = int(entry["error"])
             elif entry["outcome"] not in ("begun", "ended"):
@@ -188,8 +201,7 @@ def summary(results: Path, disabled: set[str], reviewed: list[dict[str, str]]) -
             if kind in CLASSES[1:]:
                 others[kind][test] = reason
         by_file[file] = {"cases": cases, "counts": dict(counts), **others}
-    record["files"] = by_file
-    return record
+    return by_file
 
 
 def classify(

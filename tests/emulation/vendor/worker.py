@@ -131,6 +131,7 @@ def main() -> None:
     import torch.testing._internal.common_utils
     import torch_npu.testing.testcase  # noqa: F401
 
+    torch.testing._internal.common_utils.parse_cmd_line_args()  # as the files do where they are run as a script
     torch.set_num_threads(1)
     gc.freeze()  # so that a collection in a child does not copy the pages of all these modules
     print("ready", flush=True)
