@@ -66,7 +66,15 @@ class ProvidingFinder:
             sys.meta_path[:] = [one for one in sys.meta_path if one not in self._at]
 
     def spec_for(self, fullname: str, *, instead: bool) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a provided module, or None if none is provided to the importing code."""
+        """Return the spec of a provided module, or None if none is provided to the importing code.
+
+        Raises:
+            ModuleNotFoundError: the module belongs to a provided package, which lacks it.
+        """
+        package = sys.modules.get(fullname.rpartition(".")[0])
+        if fullname not in self.provided and not instead and _is_provided(package):
+            origin = getattr(package, "__spec__").origin
+            raise ModuleNotFoundError(f"No module named {fullname!r} ({origin})", name=fullname)
         offers = [one for one in self.provided.get(fullname, ()) if one.registered.patch.instead is instead]
         # A module provided to the importing code base is preferred to one provided to all code.
         offers.sort(key=lambda one: not one.hosts)
@@ -106,6 +114,10 @@ class _Loader(importlib.abc.Loader):
         self.provided.fill(module)
 
 
+def _is_provided(module: ModuleType | None) -> bool:
+    return isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _Loader)
+
+
 def _asked_by(hosts: tuple[CodeBase, ...]) -> bool:
     """Return whether the importing code belongs to one of ``hosts``, unlike a library that checks for the module."""
     asking = _asking()
@@ -137,8 +149,7 @@ def _is_lent(patch: Patch) -> bool:
 
 
 def _forget(name: str) -> None:
-    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
-    if isinstance(loader, _Loader):
+    if _is_provided(sys.modules.get(name)):
         del sys.modules[name]
 
 
