@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from ascend_adapt import probe
 from ascend_adapt.patches.apply.imports import at_end_of_import
@@ -71,10 +71,9 @@ class ProvidingFinder:
         Raises:
             ModuleNotFoundError: the module belongs to a provided package, which lacks it.
         """
-        package = sys.modules.get(fullname.rpartition(".")[0])
+        package = getattr(sys.modules.get(fullname.rpartition(".")[0]), "__spec__", None)
         if fullname not in self.provided and not instead and _is_provided(package):
-            origin = getattr(package, "__spec__").origin
-            raise ModuleNotFoundError(f"No module named {fullname!r} ({origin})", name=fullname)
+            raise ModuleNotFoundError(f"No module named {fullname!r} ({package.origin})", name=fullname)
         offers = [one for one in self.provided.get(fullname, ()) if one.registered.patch.instead is instead]
         # A module provided to the importing code base is preferred to one provided to all code.
         offers.sort(key=lambda one: not one.hosts)
@@ -114,8 +113,8 @@ class _Loader(importlib.abc.Loader):
         self.provided.fill(module)
 
 
-def _is_provided(module: ModuleType | None) -> bool:
-    return isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _Loader)
+def _is_provided(spec: importlib.machinery.ModuleSpec | None) -> TypeGuard[importlib.machinery.ModuleSpec]:
+    return isinstance(getattr(spec, "loader", None), _Loader)
 
 
 def _asked_by(hosts: tuple[CodeBase, ...]) -> bool:
@@ -149,7 +148,7 @@ def _is_lent(patch: Patch) -> bool:
 
 
 def _forget(name: str) -> None:
-    if _is_provided(sys.modules.get(name)):
+    if _is_provided(getattr(sys.modules.get(name), "__spec__", None)):
         del sys.modules[name]
 
 
