@@ -8,9 +8,11 @@ import sys
 
 import pytest
 
-PROGRAM = (
-    "import os, torch; print(os.environ.get('RANK'), torch.npu.device_count(), torch.ones(2).npu().sum().item())\n"
-)
+PROGRAM = """
+import os, torch
+total = torch.ones(2).npu().sum().item()
+os.write(1, f"{os.environ.get('RANK')} {torch.npu.device_count()} {total}\\n".encode())
+"""
 
 
 @pytest.fixture
@@ -41,6 +43,12 @@ def test_more_ranks_than_visible_devices(ascend_run):
 def test_a_command_has_as_many_devices_as_nproc_says(ascend_run):
     job = ascend_run("--device", "npu-emulated", "--nproc", "3", "bash", "-c", f"{sys.executable} train.py")
     assert (job.returncode, job.stdout) == (0, "None 3 2.0\n"), job.stderr
+
+
+def test_each_rank_of_a_launcher_has_a_device(ascend_run):
+    words = sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"
+    job = ascend_run("--device", "npu-emulated", *words)
+    assert (job.returncode, sorted(job.stdout.splitlines())) == (0, ["0 2 2.0", "1 2 2.0"]), job.stderr
 
 
 def test_without_patches_it_is_still_emulated(ascend_run):

@@ -186,3 +186,24 @@ def test_a_package_run_as_a_module_is_the_program(tmp_path):
     environ = {**os.environ, "PYTHONPATH": str(package.parent)}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
     assert done.stdout.split() == ["cuda"], done.stderr
+
+
+def test_a_script_may_ask_lightning_for_a_gpu(tmp_path):
+    package = tmp_path / "site-packages" / "lightning"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import torch\n\n\nclass Fabric:\n"
+        "    def __init__(self, accelerator):\n"
+        "        if accelerator == 'gpu' and not torch.cuda.is_available():\n"
+        "            raise RuntimeError('`CUDAAccelerator` can not run on your system')\n"
+        "        self.device = torch.device('cuda', 0)\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import lightning, torch\nfabric = lightning.Fabric(accelerator='gpu')\n"
+        "model = torch.nn.Linear(2, 1).to(fabric.device)\nmodel(torch.ones(1, 2).to(fabric.device)).sum().backward()\n"
+        "print(fabric.device.type, model.weight.grad.tolist())\n"
+    )
+    command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "train.py"]
+    environ = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
+    assert done.stdout.splitlines() == ["cuda [[1.0, 1.0]]"], done.stderr

@@ -83,6 +83,15 @@ def test_a_general_problem_gives_way_to_a_specific_one():
     ]
 
 
+def test_a_module_that_a_provided_package_lacks():
+    error = "ModuleNotFoundError: No module named 'xformers.profiler'"
+    provided = f"torch_npu: 2.7.1\n{error} (provided by patch 'xformers' (plugin 'cuda_packages' of ascend-adapt))"
+    (found,) = explanation.explain(LogText(provided), PROBLEMS, Facts())
+    assert found.problem.name == "name_of_a_provided_package"
+    assert "xformers is built for CUDA" in found.cause
+    assert "xformers.profiler is not one of them" in found.cause
+
+
 def test_versions_that_a_log_prints_rule_a_problem_out():
     log = LogText("torch_npu: 2.7.1\n" + PROBLEM_OF["integer_device_goes_to_cuda"].example)
     names = [one.problem.name for one in explanation.explain(log, PROBLEMS, of_text(log.text))]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from ascend_adapt import probe
 from ascend_adapt.patches.apply.imports import at_end_of_import
@@ -66,7 +66,14 @@ class ProvidingFinder:
             sys.meta_path[:] = [one for one in sys.meta_path if one not in self._at]
 
     def spec_for(self, fullname: str, *, instead: bool) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a provided module, or None if none is provided to the importing code."""
+        """Return the spec of a provided module, or None if none is provided to the importing code.
+
+        Raises:
+            ModuleNotFoundError: the module belongs to a provided package, which lacks it.
+        """
+        package = getattr(sys.modules.get(fullname.rpartition(".")[0]), "__spec__", None)
+        if fullname not in self.provided and not instead and _is_provided(package):
+            raise ModuleNotFoundError(f"No module named {fullname!r} ({package.origin})", name=fullname)
         offers = [one for one in self.provided.get(fullname, ()) if one.registered.patch.instead is instead]
         # A module provided to the importing code base is preferred to one provided to all code.
         offers.sort(key=lambda one: not one.hosts)
@@ -106,6 +113,10 @@ class _Loader(importlib.abc.Loader):
         self.provided.fill(module)
 
 
+def _is_provided(spec: importlib.machinery.ModuleSpec | None) -> TypeGuard[importlib.machinery.ModuleSpec]:
+    return isinstance(getattr(spec, "loader", None), _Loader)
+
+
 def _asked_by(hosts: tuple[CodeBase, ...]) -> bool:
     """Return whether the importing code belongs to one of ``hosts``, unlike a library that checks for the module."""
     asking = _asking()
@@ -137,8 +148,7 @@ def _is_lent(patch: Patch) -> bool:
 
 
 def _forget(name: str) -> None:
-    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
-    if isinstance(loader, _Loader):
+    if _is_provided(getattr(sys.modules.get(name), "__spec__", None)):
         del sys.modules[name]
 
 

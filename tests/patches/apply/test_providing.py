@@ -73,6 +73,16 @@ def test_submodules_come_and_go(site: Site, enable: Enable) -> None:
     assert "package" in sys.modules
 
 
+def test_a_module_that_a_provided_package_lacks_names_the_patch(site: Site, enable: Enable) -> None:
+    enable(provided("fused"), provided("fused.kernels"))
+    message = r"No module named 'fused\.profiler' \(provided by patch 'fused'"
+    with pytest.raises(ModuleNotFoundError, match=message) as error:
+        importlib.import_module("fused.profiler")
+    assert error.value.name == "fused.profiler"
+    with pytest.raises(ImportError, match="cannot import name 'profiler' from 'fused'"):
+        exec("from fused import profiler")
+
+
 def test_a_module_for_importers_is_gone_when_they_are_imported(site: Site, enable: Enable) -> None:
     site.write(
         ours__kernels="import fused\nimport fused.language as language\nHELD = fused.forward, language.forward\n",
