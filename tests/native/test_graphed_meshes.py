@@ -10,6 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from native.in_flight import InFlight
 from native.small_models import Case
 
 HERE = Path(__file__).parent
@@ -48,7 +51,27 @@ def test_graphs_are_bit_for_bit_eager_steps(tmp_path, ranks, cases):
     )
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-6000:]
     # Three eager steps, then one whose update is eager; the resumed run begins with step 6.
-    expected = {"graphed": [], "resumed": [], "replays": [[9, 8]], "replays_resumed": [[3, 2]]}
+    expected = {"graphed": [], "resumed": [], "replays": [[9, 8]], "replays_resumed": [[3, 2]], "races": []}
     for rank, results in enumerate(json.loads(output.read_text())):
         for case in cases:
+            assert results[case.name].pop("overlapped"), "no collective was in flight, so none was watched"
             assert results[case.name] == expected, (rank, case.name)
+
+
+@pytest.mark.parametrize("early", ["read", "write", "none"])
+def test_a_tensor_that_is_touched_before_the_wait_is_found(early):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with InFlight() as watched:
+            numbers = torch.ones(4)
+            other = torch.ones(4)
+            work = dist.all_reduce(numbers, async_op=True)
+            other += numbers if early == "read" else 1
+            if early == "write":
+                numbers.zero_()
+            work.wait()
+            other += numbers
+    finally:
+        dist.destroy_process_group()
+    assert watched.most == 1
+    assert watched.races == {"read": ["aten.add_.Tensor"], "write": ["aten.zero_.default"], "none": []}[early]

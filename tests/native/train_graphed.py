@@ -1,8 +1,8 @@
 """Train small models on the ranks of a job with and without graphs of steps, and write where they differ.
 
 Usage: ascend-run --nproc N train_graphed.py OUTPUT CASES, CASES a JSON list of small_models.Case as objects. The graphs
-are those of stand_in_graphs. Each case is trained eagerly, then as graphs without interruption, then as graphs to STOP,
-saved, and resumed by another trainer, whose first steps are eager again.
+are those of stand_in_graphs. Each case is trained eagerly, watched for races, then as graphs without interruption, then
+as graphs to STOP, saved, and resumed by another trainer, whose first steps are eager again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from in_flight import InFlight
 from small_models import Case, batch
 from stand_in_graphs import stand_in_graphs
 
@@ -69,7 +70,8 @@ def compared(case, mesh, folder):
     os.environ[step_graph.VARIABLE] = "0"
     eager = Trainer(settings, mesh)
     assert eager.graphs is None
-    expected = steps(eager, 0, case.steps)
+    with InFlight() as watched:
+        expected = steps(eager, 0, case.steps)
     os.environ[step_graph.VARIABLE] = "1"
     straight = Trainer(settings, mesh)
     found = steps(straight, 0, case.steps)
@@ -91,6 +93,8 @@ def compared(case, mesh, folder):
         return [one.name for one, mine, right in pairs if not torch.equal(mine, right)]
 
     return {
+        "races": watched.races,
+        "overlapped": watched.most > 0,
         "replays": replays(straight),
         "replays_resumed": replays(resumed),
         "graphed": differ(found, expected) + moved(straight),

@@ -115,7 +115,7 @@ def _columns(call: AdamwCall) -> tuple[Sequence[torch.Tensor], ...]:
 
 
 def _is_captured(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
 
 
 def _make_room(kept: dict[Any, Any]) -> None:
