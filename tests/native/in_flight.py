@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch.distributed.pipelining import schedules
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -45,7 +46,7 @@ class InFlight(TorchDispatchMode):
         for name in (*REDUCTIONS, *SPLIT):
             if hasattr(dist, name):
                 self.changes.enter_context(patch.object(dist, name, self._watching(name)))
-        self.changes.enter_context(patch.object(dist, "batch_isend_irecv", self._watching_batch()))
+        self.changes.enter_context(patch.object(schedules, "_batch_p2p", self._watching_batch()))
         return super().__enter__()
 
     def __exit__(self, *error):
@@ -64,10 +65,10 @@ class InFlight(TorchDispatchMode):
         return call
 
     def _watching_batch(self):
-        original = dist.batch_isend_irecv
+        original = schedules._batch_p2p
 
-        def call(transfers):
-            works = original(transfers)
+        def call(transfers, desc=None):
+            works = original(transfers, desc=desc)
             sent = [one.tensor for one in transfers if one.op is dist.isend]
             received = [one.tensor for one in transfers if one.op is dist.irecv]
             # Any of the handles may be of any of the transfers.
