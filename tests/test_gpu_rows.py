@@ -6,11 +6,12 @@ import importlib
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from bench.gpu import __main__ as table
-from bench.gpu import job
+from bench.gpu import job, memory, own_scripts
 from bench.gpu.rows import ROWS, Row
 
 
@@ -36,6 +37,32 @@ def test_a_row_that_fails_has_its_reason_and_one_that_hangs_is_stopped(tmp_path,
         f"nanogpt, card 0: {failed['failed']}",
         "nanogpt, card 1: not run",
     ]
+
+
+def test_a_program_alone_is_compared_with_itself_under_ascend_run():
+    alone = SimpleNamespace(losses=(3.0, 2.0), times=(0.0, 9.0, 9.5, 10.0, 10.1, 10.2))
+    ours = SimpleNamespace(losses=(3.0, 2.5), times=(0.0, 9.0, 9.5, 10.0, 10.2, 10.4))
+    same, differs = own_scripts.compared([alone], [alone]), own_scripts.compared([alone], [ours, ours])
+    assert [(one.what, one.ratio) for one in same] == [
+        ("losses that differ from the program's own", 0),
+        ("time of a step", 1.0),
+    ]
+    assert [round(one.ratio, 6) for one in differs] == [1, 2.0]
+    # Too few losses to time a step.
+    short = SimpleNamespace(losses=(3.0,), times=(0.0, 9.0))
+    assert len(own_scripts.compared([short], [short])) == 1
+
+
+def test_memory_is_compared_with_its_prediction():
+    assert memory.compared("native-345M", 10.5, 10.0).ratio == 1.05
+    assert memory.compared("native-345M", None, 10.0).details == "not measured"
+    assert memory.compared("native-345M", 10.0, None).details == "not predicted"
+    gib = 1 << 30
+    devices = {"0": {"full_size": {"memory": {"0": {"allocated_peak": 2 * gib}}}}, "1": {"full_size": {}}}
+    assert memory.peak_gib({"ranks": devices}) == 2.0
+    assert memory.peak_gib({"ranks": {}}) == 0
+    for words in memory.JOBS.values():
+        job.parser().parse_args(words)
 
 
 def test_an_unknown_row_is_refused(capsys):

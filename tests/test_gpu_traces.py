@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.gpu.repeats import equal
 from bench.gpus import __main__ as table
 from bench.gpus import job
 from bench.gpus.rows import ROWS
@@ -58,4 +59,21 @@ def test_losses_are_compared_with_one_process_on_the_same_samples():
         "zero1": {**one, "ranks": 2, "accumulation": 1, "losses": [9.0]},  # twice the samples, which no row has
         "peer": {**one, "side": "fsdp2", "ranks": 2, "accumulation": 1, "losses": [9.0]},
     }
-    assert table.losses(results) == ["tensor: 2 losses at most 1.0e-03 from one process"]
+    assert table.losses(results) == ["tensor: 2 losses at most 1.0e-03 from one process, at step 2"]
+    # Where it is there, one process on the same micro batches is the reference.
+    halves = {"micro_batch": 2, "accumulation": 2}
+    results |= {
+        "one-2": {**one, "ranks": 1, **halves, "losses": [8.0, 5.0]},
+        "pipeline": {**one, "ranks": 2, "pipeline": 2, **halves, "losses": [8.08, 5.0]},
+    }
+    assert table.losses(results)[-1] == "pipeline: 2 losses at most 1.0e-02 from one process, at step 1"
+
+
+def test_runs_that_must_repeat_are_compared_in_every_bit():
+    rows = [(8.0, 1.0), (4.0, 2.0), (2.0, 3.0)]
+    same, other = equal("resumed", rows, rows), equal("eager", rows, [rows[0], (4.0, 2.5), (2.5, 3.0)])
+    assert (same.ratio, same.details) == (0, "0 of 3")
+    assert (other.ratio, other.details) == (2, "2 of 3; first 2: (4.0, 2.0) and (4.0, 2.5); losses at most 2.0e-01")
+    assert table.repeats({"a": {"repeats": [{"what": "eager", "details": other.details}]}, "b": {}}) == [
+        f"a: eager: {other.details}"
+    ]

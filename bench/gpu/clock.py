@@ -58,6 +58,7 @@ class Clock:
             torch.cuda.reset_peak_memory_stats()
         elif done == self.warm_up + self.steps:
             # Replaying a CUDA graph allocates nothing, but the memory of its activations stays reserved.
+            self.facts["allocated_gib"] = torch.cuda.max_memory_allocated() / 2**30
             self.facts["peak_gib"] = torch.cuda.max_memory_reserved() / 2**30
             self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self.profile.start()

@@ -68,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--shape", choices=SHAPES, default="345M")
     made.add_argument("--micro-batch", type=int, default=16)
     made.add_argument("--accumulation", type=int, default=1)
+    made.add_argument("--zero", type=int, default=0, help="ZeRO stage of the native trainer")
     made.add_argument("--steps", type=int, default=20)
     made.add_argument("--warm-up", type=int, default=8, help="number of steps before the timed steps")
     made.add_argument("--dropout", type=float, default=0.0)
@@ -95,6 +96,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         config = shape.config(
             options.micro_batch, options.accumulation, clock.total_steps, options.dropout, prefix, options.arguments
         )
+        config = dataclasses.replace(config, parallel=dataclasses.replace(config.parallel, zero_stage=options.zero))
         clock.start()
         SIDES[options.side](config, clock)
     middle = statistics.median(clock.seconds)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from bench.gpu import memory
+
 
 @dataclass(frozen=True)
 class Row:
@@ -55,5 +57,13 @@ ROWS = {
     "deepspeed-compiled-enabled": Row("job deepspeed-zero1-compiled-enabled --dropout 0.1 --steps 10", 75),
     "345M-16-hf": Row("job hugging-face-compiled", 60),
     "20B-hf-compiled": Row(f"job hugging-face-bf16-compiled {OF_20B} --steps 8", 65),
+    **{f"memory-{name}": Row(f"memory {name}", 25 if "345M" in name else 35) for name in memory.JOBS},
+    "own-nanogpt": Row("own_scripts nanoGPT", 90),
+    "own-nanogpt-compiled": Row("own_scripts nanoGPT-bf16-compile", 150),
+    "own-run-clm": Row("own_scripts transformers-run_clm", 90),
+    "own-trl": Row("own_scripts trl-sft", 110),
+    "own-accelerate": Row("own_scripts accelerate-nlp_example", 90),
+    "own-mnist": Row("own_scripts pytorch-mnist", 70),
+    "own-mingpt": Row("own_scripts minGPT-chargpt", 80),
 }
 """Rows in the order in which they run; the rows that performance targets refer to come first."""

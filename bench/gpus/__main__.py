@@ -104,14 +104,27 @@ def losses(results: Results) -> list[str]:
         data = one["ranks"] // (one["tensor"] * one["pipeline"])
         return one["shape"], one["micro_batch"] * one["accumulation"] * data
 
-    references = {kind(one): one["losses"] for one in native.values() if one["ranks"] == 1}
+    alone = [one for one in native.values() if one["ranks"] == 1]
     lines = []
     for name, one in native.items():
-        if one["ranks"] > 1 and (reference := references.get(kind(one))):
-            pairs = list(zip(one["losses"], reference, strict=False))
-            most = max(abs(mine - theirs) / theirs for mine, theirs in pairs)
-            lines.append(f"{name}: {len(pairs)} losses at most {most:.1e} from one process")
+        # Gradients of other micro batches are rounded elsewhere.
+        same = [each for each in alone if kind(each) == kind(one)]
+        same = [each for each in same if each["micro_batch"] == one["micro_batch"]] or same
+        if one["ranks"] > 1 and same:
+            pairs = list(zip(one["losses"], same[-1]["losses"], strict=False))
+            apart = [abs(mine - theirs) / theirs for mine, theirs in pairs]
+            most = max(apart)
+            lines.append(
+                f"{name}: {len(pairs)} losses at most {most:.1e} from one process, at step {apart.index(most) + 1}"
+            )
     return lines
+
+
+def repeats(results: Results) -> list[str]:
+    """Return what differed in the rows that train several times."""
+    return [
+        f"{name}: {each['what']}: {each['details']}" for name, one in results.items() for each in one.get("repeats", ())
+    ]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -161,7 +174,7 @@ def main() -> None:
             for job in jobs:
                 end(job)
     Console(width=150).print(table(results))
-    for line in losses(results):
+    for line in losses(results) + repeats(results):
         print(line)
     for name, one in results.items():
         if "failed" in one:

@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from bench.gpu import repeats
 from bench.gpu.clock import PROFILED, Clock
 from bench.gpu.peers import deepspeed_zero1, megatron_core, minimal_gpt
 from bench.gpu.shapes import SHAPES, write_words
@@ -41,8 +42,24 @@ def native(config: Any, clock: Clock) -> None:
         loop.train(config, folder, clock, Run)
 
 
+def native_repeats(config: Any, clock: Clock) -> None:
+    """The native trainer under --deterministic, three times: ``bench.gpu.repeats``."""
+    os.environ["ASCEND_ADAPT_DETERMINISTIC"] = "1"
+    import torch.distributed as dist
+
+    from ascend_adapt.native import device as devices
+
+    clock.begin()
+    # Otherwise each run would end the process group, and the next one would wait for its port.
+    dist.init_process_group(devices.backend(devices.of_this_rank()))
+    compared = repeats.three_runs(config, Path(config.data.train[0]).parent, clock)
+    clock.facts["repeats"] = [asdict(one) for one in compared]
+    dist.destroy_process_group()
+
+
 SIDES: dict[str, Callable[[Any, Clock], None]] = {
     "native": native,
+    "native-repeats": native_repeats,
     "minimal-gpt-compiled": minimal_gpt.train,
     "ddp-compiled": data_parallel.ddp,
     "fsdp2": data_parallel.fsdp2,

@@ -41,6 +41,12 @@ ROWS = {
     "tensor": Row(f"native {TENSOR}", 40),
     "zero1": Row(f"native {TWO} --zero 1", 40),
     "pipeline": Row(f"native {PIPELINE}", 40),
+    # With one process on the same micro batches, only the pipeline differs.
+    "345M-one-1": Row("native --shape 345M --micro-batch 1 --accumulation 8", 30),
+    # Each trains three times: uninterrupted, resumed halfway, eagerly.
+    "345M-pipeline-repeats": Row(f"native-repeats {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 70),
+    "345M-tensor-repeats": Row(f"native-repeats {TENSOR} {SMALL}", 60),
+    "345M-zero1-repeats": Row(f"native-repeats {TWO} {SMALL} --zero 1", 60),
     "345M-tensor": Row(f"native {TENSOR} {SMALL}", 25),
     "345M-pipeline": Row(f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 30),
     "zero3": Row(f"native {TWO} --zero 3", 40),

@@ -5,6 +5,8 @@ On a machine with a GPU: ``python -m pytest tests/kernels/triton_fused_cases.py`
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from covering import every_pair
@@ -12,6 +14,7 @@ from covering import every_pair
 from ascend_adapt.kernels.comparison import compare
 from ascend_adapt.kernels.dispatch import kernels
 from ascend_adapt.kernels.operators.adamw import AdamwCall
+from ascend_adapt.kernels.operators.adamw import _triton as adamw
 from ascend_adapt.kernels.operators.add_norm import AddNormCall
 from ascend_adapt.kernels.operators.add_norm import _triton as add_norm
 from ascend_adapt.kernels.operators.gelu import GeluCall
@@ -119,14 +122,28 @@ def test_adamw_finds_gradients_that_have_moved():
     """It keeps the addresses of a call's tensors; gradients are new in each step."""
     param, mean, square = (torch.zeros(40, device=DEVICE) for _ in range(3))
     step = torch.zeros((), device=DEVICE)
-    run = kernels()["adamw"].backend("triton").implementation().run
     kept = []
     for sign in (1.0, -1.0):
         kept.append(torch.full((40,), sign, device=DEVICE))
-        run(AdamwCall((param,), (kept[-1],), (mean,), (square,), (step,), 0.1, 0.0, 0.0, 1e-8, 0.0))
+        adamw.run(AdamwCall((param,), (kept[-1],), (mean,), (square,), (step,), 0.1, 0.0, 0.0, 1e-8, 0.0))
         assert torch.allclose(
             param, torch.full_like(param, -0.1 if sign > 0 else 0.0), atol=torch.finfo(torch.float32).eps
         )
+
+
+def test_adamw_keeps_the_addresses_that_a_graph_reads_at_each_replay(monkeypatch):
+    """Steps of another shape have gradients elsewhere; their addresses must not replace those of a captured step."""
+    param, mean, square = (torch.zeros(40, device=DEVICE) for _ in range(3))
+    step = torch.zeros((), device=DEVICE)
+    read = []
+    monkeypatch.setattr(adamw, "_launch", lambda programs, *given, warps: read.append(weakref.ref(given[0])))
+    kept = [torch.ones(40, device=DEVICE) for _ in range(2 * adamw._KEPT)]
+    for number, gradient in enumerate(kept):
+        monkeypatch.setattr(adamw, "_is_captured", lambda device, number=number: number == 0)
+        adamw.run(AdamwCall((param,), (gradient,), (mean,), (square,), (step,), 0.1, 0.0, 0.0, 1e-8, 0.0))
+    captured, eager = read[0](), read[1]()
+    assert captured.tolist()[1] == kept[0].data_ptr()
+    assert eager is None
 
 
 def test_what_they_do_not_take():

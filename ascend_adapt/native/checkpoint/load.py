@@ -214,7 +214,8 @@ def _load_from(
         resumes = False
     schedule_lines: list[str] = []
     if resumes:
-        trainer.config, schedule_lines = resumed_schedule(then["config"], trainer.config, source)
+        resumed, schedule_lines = resumed_schedule(then["config"], trainer.config, source)
+        trainer.reconfigure(resumed)
     state = model_state(trainer)
     if resumes and config.load_optimizer:
         state |= optimizer_state(trainer)

@@ -80,6 +80,12 @@ class ComputeWeights:
         for bucket in self._buckets:
             bucket.set_master_gradients()
 
+    def abandon(self) -> None:
+        """Drop what passes that have failed left behind: the next passes would add their gradients to it."""
+        self._begun, self._reducing, self._arriving = 0, None, {}
+        for bucket in self._buckets:
+            bucket.abandon()
+
     def _gradient_ready(self, number: int, _: torch.Tensor) -> None:
         """Count a gradient of a bucket. Data-parallel ranks have the same graph, so buckets fill in the same order."""
         bucket = self._buckets[number]
@@ -227,6 +233,12 @@ class _Bucket:
         for master, part in zip(self.masters, self._own(self._reduced), strict=True):
             master.grad = part.view(master.shape)
         self._reduced = None
+
+    def abandon(self) -> None:
+        """Drop all gradients of this bucket."""
+        self._sums, self._kept, self._flat, self._pending, self._reduced = [], [], None, None, None
+        for copy in self.copies:
+            copy.grad = None
 
     def _own(self, flat: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return this rank's elements of each parameter as views of ``flat``."""

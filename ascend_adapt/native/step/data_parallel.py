@@ -102,3 +102,9 @@ def after_passes(decoder: Decoder) -> None:
     """End the passes of a step: set the gradients of the master weights."""
     if decoder.copies is not None:
         decoder.copies.set_master_gradients()
+
+
+def abandon_passes(decoder: Decoder) -> None:
+    """Drop what the failed passes of a step left behind."""
+    if decoder.copies is not None:
+        decoder.copies.abandon()

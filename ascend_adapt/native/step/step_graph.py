@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 from ascend_adapt import switches
 from ascend_adapt.alignment import updates as recorded
 from ascend_adapt.config.train_config import TrainConfig
+from ascend_adapt.errors import one_line
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import MasterWeight, Placed
 from ascend_adapt.native.step.pipeline import Batch
@@ -28,6 +30,8 @@ KINDS_KEPT = 4
 """Maximum number of kinds of steps that are captured, because graphs hold memory; a ramp-up has more kinds."""
 FREE_SHARE = 0.05
 """Share of device memory that must stay free for work outside the graphs, such as evaluation."""
+KEEPS_HOST_MEMORY = "2.11"
+"""The first release of torch known to keep the host memory of a graph (pytorch/pytorch#167507)."""
 
 Update = tuple[Any, Any, torch.Tensor]
 """Norms of the gradients, norms of the weights before the step, and the reduced sums."""
@@ -44,6 +48,9 @@ def why_not(config: TrainConfig, mesh: Mesh) -> str:
         # This dropout sets the state of a generator, which cannot be captured.
         "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
         f"{VARIABLE}=0": not switches.is_on(os.environ, VARIABLE, default=True),
+        # Earlier releases free the host memory from which a captured _chunk_cat copies its table at each replay.
+        f"ZeRO with torch before {KEEPS_HOST_MEMORY}": mesh.shards > 1
+        and Version(torch.__version__).release < Version(KEEPS_HOST_MEMORY).release,
         "FSDP": parallel.zero_stage == 3 or parallel.offload_optimizer,
         "the loss scale of fp16": config.precision.dtype == "fp16",
         f"the optimizer {config.optimizer.kind}": config.optimizer.kind == "sgd",
@@ -65,8 +72,11 @@ class StepGraphs:
         parameters: Sequence[Placed],
         passes: Callable[[Batch, int], torch.Tensor],
         update: Callable[[torch.Tensor, Any, float, torch.Tensor], Update],
+        abandon: Callable[[], None],
     ) -> None:
+        """Create the graphs of ``passes`` and ``update``; ``abandon`` drops what passes that failed left behind."""
         self._mesh, self._parameters, self._passes, self._update = mesh, parameters, passes, update
+        self._abandon = abandon
         self._stream = torch.cuda.Stream(mesh.device)
         self._lr = torch.zeros((), device=mesh.device)
         self._marks = torch.zeros(3, device=mesh.device)
@@ -143,7 +153,7 @@ class StepGraphs:
         return (micro_batches, *((name, each.shape, each.dtype) for name, each in sorted(batch.items())))
 
     def _captured(self, key: tuple[Any, ...], batch: Batch, micro_batches: int) -> _Graphs | None:
-        """Capture the passes of a kind of step; None if the device does not have enough memory for them."""
+        """Capture the passes of a kind of step; None if this fails, or leaves too little memory, on any rank."""
         assert isinstance(batch, Mapping)
         torch.cuda.synchronize(self._mesh.device)
         torch.cuda.empty_cache()
@@ -151,8 +161,8 @@ class StepGraphs:
         try:
             with self._capture(graphs.passes):
                 graphs.loss = self._passes(graphs.inputs, micro_batches)
-        except torch.cuda.OutOfMemoryError:
-            why = "the device does not have enough memory for them"
+        except RuntimeError as error:
+            why = _why_failed(error)
         free, total = torch.cuda.mem_get_info(self._mesh.device)
         if not why and free < FREE_SHARE * total:
             why = f"they leave {free / 2**30:.1f} GiB free, less than {FREE_SHARE:.0%}"
@@ -177,10 +187,18 @@ class StepGraphs:
     def _stop(self, why: str) -> None:
         self._stopped = True
         self._messages.append(f"no CUDA graphs of training steps: {why}; steps run eagerly")
-        for one in self._parameters:
-            one.parameter.grad = None
-            one.clear_narrow_gradient()
+        self._abandon()
         torch.cuda.empty_cache()
+
+
+def _why_failed(error: BaseException) -> str:
+    """Return why a capture failed. Its end raises another error after one for lack of memory."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, torch.cuda.OutOfMemoryError):
+            return "the device does not have enough memory for them"
+        cause = cause.__context__
+    return f"the capture failed ({one_line(error)})"
 
 
 class _Graphs:

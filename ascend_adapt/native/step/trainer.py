@@ -21,7 +21,7 @@ from ascend_adapt.native.parallel.parameters import Placed, placed
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 from ascend_adapt.native.step import compile_trial, gradients, step_graph
 from ascend_adapt.native.step.compile_trial import CompileTrial
-from ascend_adapt.native.step.data_parallel import place
+from ascend_adapt.native.step.data_parallel import abandon_passes, place
 from ascend_adapt.native.step.loss_scale import Scaler
 from ascend_adapt.native.step.optimizer import Optimizer
 from ascend_adapt.native.step.pipeline import Batch, PipelineSchedule, passes, stages_of
@@ -65,7 +65,7 @@ class Trainer:
         self._has_run: set[tuple[str, torch.Size]] = set()
         self.graphs: StepGraphs | None = None
         if not step_graph.why_not(config, mesh):
-            self.graphs = StepGraphs(mesh, self.parameters, self._passes_without_scale, self._update)
+            self.graphs = StepGraphs(mesh, self.parameters, self._passes_without_scale, self._update, self._abandon)
         self._trial: CompileTrial | None = None
         self._messages: list[str] = []
         if config.compile and (reason := compile_trial.why_not()):
@@ -74,6 +74,12 @@ class Trainer:
             self._trial = CompileTrial(mesh)
         self._fuse()
         seed_dropout(config.seed, mesh)
+
+    def reconfigure(self, config: TrainConfig) -> None:
+        """Use a configuration with another schedule, such as a checkpoint's, before the first step."""
+        self.config = config
+        if step_graph.why_not(config, self.mesh):
+            self.graphs = None
 
     def step(
         self,
@@ -159,6 +165,11 @@ class Trainer:
 
     def _passes_without_scale(self, batch: Batch, micro_batches: int) -> torch.Tensor:
         return self._passes(batch, micro_batches)[0]
+
+    def _abandon(self) -> None:
+        self.optimizer.clear_gradients()
+        for decoder in self.decoders:
+            abandon_passes(decoder)
 
     def _update(self, loss: torch.Tensor, lr: torch.Tensor, weight_decay: float, marks: torch.Tensor) -> Update:
         norms, weights, reduced = self._norms(loss, marks)

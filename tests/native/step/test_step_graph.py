@@ -1,21 +1,13 @@
-"""CUDA graphs of a training step on a CPU: a stand-in for torch.cuda.CUDAGraph holds what the device would.
-
-The stand-in records the operators of a capture with the very tensors they read and wrote, undoes their in-place writes
-(a capture computes nothing), and runs them again at a replay. A value that reaches the graph other than through its
-static tensors is therefore as stale as on a GPU. What it cannot show: streams, memory pools, kernels outside of torch.
-"""
+"""CUDA graphs of a training step, on a CPU with a stand-in for torch.cuda.CUDAGraph."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from native.small_models import GPT2, NEOX, batch, config
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
+from native.stand_in_graphs import CUDA, stand_in_graphs
 
 from ascend_adapt.config.train_config import Checkpoint, LossScale, Precision
 from ascend_adapt.native.checkpoint.load import load
@@ -31,90 +23,17 @@ SETTINGS = config(replace(GPT2, num_layers=2), micro=4)
 DECAY = 0.1
 
 
-class StandInGraph:
-    """Stands in for torch.cuda.CUDAGraph."""
-
-    def __init__(self) -> None:
-        self.calls: list = []
-        self.replays = 0
-
-    def reset(self) -> None:
-        self.calls.clear()
-
-    def replay(self) -> None:
-        self.replays += 1
-        with torch.no_grad():
-            for function, given, named, results in self.calls:
-                for old, new in zip(results, tensors_of(function(*given, **named)), strict=True):
-                    if old.data_ptr() != new.data_ptr():
-                        old.copy_(new)
-
-
-class Capture(TorchDispatchMode):
-    """Records operators into a graph, and undoes what they write to tensors that were there before."""
-
-    def __init__(self, graph: StandInGraph) -> None:
-        super().__init__()
-        self.graph, self.before = graph, {}
-
-    def __torch_dispatch__(self, function, types, given=(), named=None):
-        named = named or {}
-        if function is torch.ops.aten._local_scalar_dense.default:
-            raise RuntimeError("operation not permitted when stream is capturing: a value is read on the host")
-        places = [*given, *(named.get(one.name) for one in function._schema.arguments[len(given) :])]
-        for argument, value in zip(function._schema.arguments, places, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for tensor in tensors_of(value):
-                    self.before.setdefault(tensor.data_ptr(), (tensor, tensor.clone()))
-        result = function(*given, **named)
-        self.graph.calls.append((function, given, named, tensors_of(result)))
-        return result
-
-    def undo(self) -> None:
-        for tensor, values in self.before.values():
-            tensor.copy_(values)
-
-
-def tensors_of(value):
-    return [one for one in tree_flatten(value)[0] if isinstance(one, torch.Tensor)]
-
-
-@contextmanager
-def stand_in_capture(graph, **_):
-    with Capture(graph) as capture:
-        yield
-    with torch.no_grad():
-        capture.undo()
-
-
 @pytest.fixture
-def graphed(monkeypatch):
+def graphed():
     """graphed(settings): a trainer whose steps are graphs of the stand-in; ``eager``: the same without a capture."""
-    stream = SimpleNamespace(wait_stream=lambda other: None)
-    for name, value in {
-        "CUDAGraph": StandInGraph,
-        "graph": stand_in_capture,
-        "graph_pool_handle": object,
-        "Stream": lambda device: stream,
-        "current_stream": lambda device: stream,
-        "stream": lambda one: nullcontext(),
-        "synchronize": lambda device: None,
-        "empty_cache": lambda: None,
-        "mem_get_info": lambda device: (1 << 30, 1 << 30),
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    real = step_graph.why_not
-    monkeypatch.setattr(step_graph, "why_not", lambda settings, mesh: real(settings, replace(mesh, device=CUDA)))
 
     def made(settings=SETTINGS, *, eager=False):
         trainer = Trainer(settings, ALONE)
         trainer.graphs._stopped = eager
         return trainer
 
-    return made
-
-
-CUDA = SimpleNamespace(type="cuda")
+    with stand_in_graphs():
+        yield made
 
 
 def stepped(trainer, number, lr=3e-3, micro_batches=2, settings=SETTINGS):
@@ -184,6 +103,22 @@ def test_nan_in_a_replayed_step_names_its_parameters(graphed):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_the_schedule_of_a_checkpoint_is_asked_for_what_would_be_stale(graphed, tmp_path):
+    decays = {"weight_decay_style": "linear", "start_weight_decay": 0.0, "end_weight_decay": 0.1}
+    before = graphed(replace(SETTINGS, checkpoint=Checkpoint(save=str(tmp_path))))
+    before.reconfigure(replace(before.config, schedule=replace(SETTINGS.schedule, **decays)))
+    assert before.graphs is None
+    saver = Saver(before, tmp_path)
+    saver.save(TrainState(1, 0, 0))
+    saver.wait()
+    saver.close()
+    resumed = graphed(replace(SETTINGS, checkpoint=Checkpoint(load=str(tmp_path), resume_schedule="checkpoint")))
+    assert resumed.graphs is not None
+    load(resumed)
+    assert resumed.graphs is None
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 def test_a_checkpoint_of_graphed_steps_is_resumed_bit_for_bit(graphed, tmp_path):
     settings = replace(SETTINGS, checkpoint=Checkpoint(load=str(tmp_path), save=str(tmp_path)))
     straight = graphed(settings)
@@ -211,6 +146,33 @@ def test_graphs_that_leave_too_little_memory_are_given_up(graphed, monkeypatch):
     assert replays(trainer) == []
     assert trainer.messages() == [
         "no CUDA graphs of training steps: they leave 0.0 GiB free, less than 5%; steps run eagerly"
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("after_it", [False, True], ids=["raised", "and another error at the end of the capture"])
+def test_passes_that_fail_in_a_capture_leave_no_gradients(graphed, dtype, after_it):
+    settings = replace(SETTINGS, precision=Precision(dtype))
+    trainer, other = graphed(settings), graphed(settings, eager=True)
+    computed = [one.parameter if one.copy is None else one.copy for one in trainer.parameters]
+    seen = []
+
+    def run_out(_):
+        # In the second micro batch of the capture: gradients of the first and of later layers are there.
+        seen.append(None)
+        if len(seen) == 2 * EAGER_STEPS + 2:
+            try:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            finally:
+                if after_it:
+                    raise RuntimeError("operation failed due to a previous error during capture")
+
+    computed[len(computed) // 2].register_post_accumulate_grad_hook(run_out)
+    for number in range(EAGER_STEPS + 3):
+        assert stepped(trainer, number, settings=settings) == stepped(other, number, settings=settings), number
+    assert replays(trainer) == []
+    assert trainer.messages() == [
+        "no CUDA graphs of training steps: the device does not have enough memory for them; steps run eagerly"
     ]
 
 
@@ -249,6 +211,13 @@ def test_what_would_be_stale_in_a_graph_is_refused(monkeypatch):
     assert reason(**two) == "several hosts"  # srun alone sets WORLD_SIZE at most
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert reason(**two) == ""
+    sharded = vars(config(SETTINGS.model, micro=4, data=2, zero_stage=1))
+    for version, refusal in (("2.10.0", "ZeRO with torch before 2.11"), ("2.11.0+cu128", ""), ("2.13.0a0", "")):
+        monkeypatch.setattr(torch, "__version__", version)
+        assert (
+            step_graph.why_not(replace(SETTINGS, **sharded), replace(ALONE, device=CUDA, parallel=sharded["parallel"]))
+            == refusal
+        )
     dropout = replace(SETTINGS.model, hidden_dropout=0.1)
     assert reason(**vars(config(dropout, tensor=2))) == "dropout of tensor-parallel ranks"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")

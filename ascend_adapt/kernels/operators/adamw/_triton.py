@@ -51,23 +51,33 @@ def run(call: AdamwCall) -> None:
     first, second = 1.0 - call.beta1**counts, (1.0 - call.beta2**counts).sqrt()
     corrections = torch.stack([first, second]).float()
     table = _tables(call, device)
+    addresses = table.addresses_of(_columns(call), device)
+    if _is_captured(device):
+        _in_graphs.append((table, addresses))
     lr = call.lr if isinstance(call.lr, torch.Tensor) else float(call.lr)
     _launch(
         len(table.chunks),
-        table.addresses, table.sizes, table.chunks, corrections, lr, call.factor, len(call.params),
+        addresses.numbers, table.sizes, table.chunks, corrections, lr, call.factor, len(call.params),
         float(call.weight_decay), float(call.beta1), float(1.0 - call.beta1), float(call.beta2),
         float(1.0 - call.beta2), float(call.eps), bool(call.maximize), isinstance(lr, torch.Tensor),
         call.factor is not None, _DTYPES[call.grads[0].dtype],
-        _DTYPES[call.copies[0].dtype] if call.copies else -1, table.aligned, table.even, _TILE, _TILES,
+        _DTYPES[call.copies[0].dtype] if call.copies else -1, addresses.aligned, table.even, _TILE, _TILES,
         warps=_WARPS,
     )  # fmt: skip
 
 
-class _Tables:
+class _Addresses:
     """Addresses of a call's tensors, in device memory because a kernel does not take lists of pointers."""
 
-    def __init__(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
-        sizes = [each.numel() for each in columns[0]]
+    def __init__(self, found: Sequence[int], device: torch.device) -> None:
+        self.aligned = all(address % _ALIGNMENT == 0 for address in found)
+        self.numbers = _on_device(torch.tensor(found), device)
+
+
+class _Tables:
+    """Sizes of a call's tensors and of the programs' chunks, in device memory, and the addresses seen with them."""
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         counts = torch.tensor([-(-size // _CHUNK) for size in sizes])
         which = torch.repeat_interleave(torch.arange(len(sizes)), counts)
         within = torch.arange(len(which)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
@@ -75,29 +85,43 @@ class _Tables:
         self.even = all(size % _ALIGNMENT == 0 for size in sizes)
         """Whether no mask splits a vectorized load."""
         self.chunks = _on_device(torch.stack([which, within], 1).int(), device)
-        self.place(columns, device)
+        self._addresses: dict[tuple[int, ...], _Addresses] = {}
 
-    def place(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> None:
-        """Store the addresses, which may change from step to step."""
-        found = [each.data_ptr() for column in columns for each in column]
-        self.aligned = all(address % _ALIGNMENT == 0 for address in found)
-        self.addresses, self.found = _on_device(torch.tensor(found), device), found
+    def addresses_of(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> _Addresses:
+        """Return the addresses of the tensors, which may change from step to step."""
+        found = tuple(each.data_ptr() for column in columns for each in column)
+        if found not in self._addresses:
+            _make_room(self._addresses)
+            self._addresses[found] = _Addresses(found, device)
+        return self._addresses[found]
 
 
 _known: dict[tuple[Any, ...], _Tables] = {}
+_in_graphs: list[tuple[_Tables, _Addresses]] = []
+"""What a CUDA graph reads at each replay. It must not be freed when the tables of other steps are prepared."""
 
 
 def _tables(call: AdamwCall, device: torch.device) -> _Tables:
-    columns = (call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.copies or call.params)
-    key = (device, call.params[0].data_ptr(), tuple(each.numel() for each in call.params))
-    known = _known.get(key)
-    if known is None:
-        while len(_known) >= _KEPT:
-            del _known[next(iter(_known))]
-        known = _known[key] = _Tables(columns, device)
-    elif known.found != [each.data_ptr() for column in columns for each in column]:
-        known.place(columns, device)
-    return known
+    sizes = tuple(each.numel() for each in call.params)
+    key = (device, call.params[0].data_ptr(), sizes)
+    if key not in _known:
+        _make_room(_known)
+        _known[key] = _Tables(sizes, device)
+    return _known[key]
+
+
+def _columns(call: AdamwCall) -> tuple[Sequence[torch.Tensor], ...]:
+    return (call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.copies or call.params)
+
+
+def _is_captured(device: torch.device) -> bool:
+    return device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
+
+
+def _make_room(kept: dict[Any, Any]) -> None:
+    """Drop the oldest entries, for one more."""
+    while len(kept) >= _KEPT:
+        del kept[next(iter(kept))]
 
 
 def _on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
