@@ -849,10 +849,8 @@ def moves_between_devices():
     assert x.to("cuda", torch.float16, non_blocking=True).dtype == torch.float16
     assert here(x.to(device="cuda", dtype=torch.bfloat16, copy=True), x.to(torch.ones(1).cuda()))
     assert nn.Linear(2, 2).to("cuda", dtype=torch.float16).weight.dtype == torch.float16
-    made = torch.as_tensor([1.0], device="cuda"), torch.asarray([1.0], device="cuda"), torch.from_numpy(x.numpy()).cuda()
-    assert here(*made)
-        torch.as_tensor([1.0], device="cuda"), torch.asarray([1.0], device="cuda"), torch.from_numpy(x.numpy()).cuda()
-    )
+    assert here(torch.as_tensor([1.0], device="cuda"), torch.asarray([1.0], device="cuda"))
+    assert here(torch.from_numpy(x.numpy()).cuda())
     assert torch.tensor([1], device="cuda").device == torch.arange(3, device="cuda").device
     assert here(torch.randn_like(x, device="cuda"), torch.full((2,), 1.0, device="cuda"))
     packed = nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 4), [3, 2], batch_first=True).to("cuda")
