@@ -130,6 +130,7 @@ PATCHES = [
         "sharded_data_parallel",
         "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.__init__",
         device_id=_host,
+        cpu_offload=_none,
     ),
     _with("nested_tensors", "torch.nested:nested_tensor", device=_on_host),
     _with("nested_tensors_on_npus", "torch.nested:nested_tensor", on="npu", device=npu),

@@ -348,6 +348,7 @@ def nccl():
     dist.reduce_scatter_tensor(out, x)
     group = dist.new_group([0], backend="nccl")
     dist.broadcast(x, 0, group=group)
+    dist.broadcast(torch.ones(1), 0, group=dist.new_group([0], backend="gloo"))  # the default group has a device_id
     objects = ["a"]
     dist.broadcast_object_list(objects, 0, device=torch.device("cuda:0"))
     assert isinstance(torch.cuda.nccl.version(), tuple)
@@ -381,7 +382,12 @@ def sync_batch_norm():
 
 @question
 def fsdp1():
-    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+    from torch.distributed.fsdp import (
+        CPUOffload,
+        FullyShardedDataParallel,
+        MixedPrecision,
+        ShardingStrategy,
+    )
 
     for device in (torch.cuda.current_device(), torch.device("cuda", 0), "cuda:0", None):
         model = FullyShardedDataParallel(
@@ -393,6 +399,15 @@ def fsdp1():
         )
         model(torch.ones(1, 4, device="cuda")).sum().backward()
         torch.optim.AdamW(model.parameters()).step()
+    model = FullyShardedDataParallel(
+        nn.Linear(4, 2),
+        device_id=torch.cuda.current_device(),
+        cpu_offload=CPUOffload(offload_params=True),
+        sync_module_states=True,
+    )
+    model(torch.ones(1, 4, device="cuda")).sum().backward()
+    model.clip_grad_norm_(1.0)
+    torch.optim.AdamW(model.parameters()).step()
 
 
 @question
