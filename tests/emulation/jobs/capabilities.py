@@ -170,6 +170,19 @@ def flash_attention():
 
 
 @question
+def flex_attention():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = (torch.randn(1, 2, 128, 8, device="cuda", requires_grad=True) for _ in range(3))
+    mask = create_block_mask(lambda batch, head, i, j: i >= j, None, None, 128, 128, device="cuda")
+    out = flex_attention(q, k, v, block_mask=mask)
+    expected = attention(*(one.transpose(1, 2) for one in (q, k, v)), True).transpose(1, 2)
+    assert torch.allclose(out, expected, atol=1e-5)
+    gradients = (torch.autograd.grad(one.square().sum(), (q, k, v)) for one in (out, expected))
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*gradients, strict=True))
+
+
+@question
 def xformers():
     import xformers.ops
 
