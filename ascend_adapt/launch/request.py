@@ -173,11 +173,11 @@ def trial_of(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return left, [word for word in command if word != "--dry-run"]
 
 
-def without_effect_on_a_command(request: Request) -> list[str]:
+def without_effect_on_a_command(request: Request, device: str) -> list[str]:
     """Return the given options that have no effect on a command, which starts its ranks itself."""
     stated = {
-        # For a command, it is the number of devices.
-        "--nproc": None if request.device == "npu-emulated" else request.nproc,
+        # On a CPU and an emulated NPU, it is the number of devices that the command finds.
+        "--nproc": None if request.device == "npu-emulated" or device == "cpu" else request.nproc,
         "--master-addr": request.master_addr,
         "--master-port": request.master_port,
         "--pass-local-rank": request.pass_local_rank,

@@ -1,7 +1,7 @@
 """Fixes for FSDP requested in a job on CPUs, where accelerate uses DistributedDataParallel instead.
 
 Source: accelerate 1.11 and 1.15. Sharding on CPUs is not an option: with torch 2.13's FSDP (version 1) on
-gloo the losses are correct, but gathering the full state dict ends in a segmentation fault.
+gloo the losses are correct, but gathering the full state dict ends in a segmentation fault without our patch.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import torch.cuda.nccl
 from ..deepspeed_runtime.accelerators import HostEvent, HostStream
 from . import _graphs, profiling
 from ._loading_and_autocast import AMP, AMP_OF_CUDA, TORCH, Generator
-from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES, VERSION
+from .capabilities import ALLOCATOR, BACKENDS, CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES, VERSION
 from .compilation import run_eagerly
 from .profiling import returning
 
@@ -35,13 +35,14 @@ def torch_on_cpu() -> list[tuple[ModuleType, dict[str, Any]]]:
         (torch.version, VERSION),
         (torch.cuda.random, random),
         (torch.cuda.memory, {**memory, **profiling.NO_HISTORY}),
-        (torch.cuda.graphs, _graphs.REPLAYED),
+        (torch.cuda.graphs, {**_graphs.REPLAYED, "is_current_stream_capturing": cuda["is_current_stream_capturing"]}),
+        (torch.cuda.streams, {name: cuda[name] for name in ("Stream", "ExternalStream", "Event")}),
         (torch.autograd.profiler, {"emit_nvtx": profiling.no_marks}),
         (torch.cuda.nvtx, profiling.marks_of("nvtx")),
         (torch.cuda.profiler, profiling.marks_of("profiler")),
         (torch.nn.attention, {"sdpa_kernel": _with_any_backend(torch.nn.attention.sdpa_kernel)}),
         (torch.backends.cudnn, CUDNN),
-        (torch.backends.cuda, {"sdp_kernel": lambda *args, **kwargs: contextlib.nullcontext(), "is_built": _true}),
+        (torch.backends.cuda, {**BACKENDS, "sdp_kernel": lambda *args, **kwargs: contextlib.nullcontext()}),
     ]
 
 
@@ -62,6 +63,11 @@ class Stream(HostStream, torch.Stream):  # type: ignore[misc]
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Return the stream of the host, because torch cannot create a stream without an accelerator."""
         return torch.Stream.__new__(cls, stream_id=0, device_index=0, device_type=0)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the only priority as the lowest and the highest one."""
+        return 0, 0
 
     def __enter__(self) -> Stream:
         """Return this stream; work is never asynchronous."""
@@ -99,7 +105,7 @@ def _cuda() -> dict[str, Any]:
         **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"), _true),
         "is_current_stream_capturing": returning(False),
         "can_device_access_peer": returning(False),
-        **dict.fromkeys(("utilization", "memory_usage"), returning(0)),
+        "utilization": returning(0),
         **MEASUREMENTS,
         "get_sync_debug_mode": returning(0),
         "get_arch_list": returning([]),
@@ -162,12 +168,16 @@ def _memory() -> dict[str, Any]:
     )
     nothing = (
         "empty_cache reset_peak_memory_stats reset_accumulated_memory_stats reset_max_memory_allocated "
-        "reset_max_memory_cached set_per_process_memory_fraction"
+        "reset_max_memory_cached set_per_process_memory_fraction reset_peak_host_memory_stats "
+        "reset_accumulated_host_memory_stats"
     )
     return {
         **{name: returning(0) for name in no_bytes.split()},
         **{name: returning(None) for name in nothing.split()},
+        **ALLOCATOR,
         "memory_stats": lambda device=None: _Zeros(),
+        "host_memory_stats": _Zeros,
+        "get_per_process_memory_fraction": returning(1.0),
         "memory_summary": returning("host memory has no allocator statistics"),
         "memory_snapshot": lambda *args: [],
         "list_gpu_processes": returning("no processes are running"),

@@ -14,8 +14,9 @@ import torch.cuda.nccl
 from . import _graphs
 from ._tensor_type import set_on_npu
 from .callers import Callers
-from .capabilities import CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES, VERSION
+from .capabilities import ALLOCATOR, BACKENDS, CAPABILITY, CUDNN, MEASUREMENTS, NCCL, PROPERTIES, VERSION
 from .compilation import run_eagerly
+from .devices_of_torch import npu
 from .profiling import NoAverages, no_marks, returning
 
 
@@ -31,6 +32,7 @@ def torch_on_npu(callers: Callers) -> list[tuple[ModuleType, dict[str, Any]]]:
             {
                 "compile": run_eagerly(torch.compile),
                 "set_default_tensor_type": _set_default_tensor_type(callers),
+                "asarray": _asarray,
                 # The memory format does not change results, and NPUs only accept torch's default order.
                 "channels_last": torch.contiguous_format,
                 "channels_last_3d": torch.contiguous_format,
@@ -44,11 +46,12 @@ def torch_on_npu(callers: Callers) -> list[tuple[ModuleType, dict[str, Any]]]:
         (torch.autograd.profiler, {"emit_nvtx": no_marks, "profile": _old_profile(profile)}),
         (torch.profiler, {"profile": profile}),
         (torch.backends.cudnn, CUDNN),
-        (torch.backends.cuda, {"is_built": returning(True)}),
+        (torch.backends.cuda, BACKENDS),
         (
             torch.cuda,
             {
                 **MEASUREMENTS,
+                **ALLOCATOR,
                 "check_error": returning(None),
                 "get_device_capability": returning(CAPABILITY),
                 "get_device_properties": _properties,
@@ -63,8 +66,17 @@ def torch_on_npu(callers: Callers) -> list[tuple[ModuleType, dict[str, Any]]]:
         (torch.cuda.nccl, NCCL),
         (torch.version, VERSION),
         (torch.cuda.random, {}),
-        (torch.cuda.memory, {}),
+        (torch.cuda.memory, ALLOCATOR),
+        # transfer_to_npu replaces these names in torch.cuda only.
+        (torch.cuda.streams, {name: getattr(torch.cuda, name) for name in ("Stream", "Event", "ExternalStream")}),
+        (torch.cuda.graphs, {**graphs, "is_current_stream_capturing": torch.cuda.is_current_stream_capturing}),
     ]
+
+
+@functools.wraps(torch.asarray)
+def _asarray(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """Create the tensor on the NPU for "cuda"; transfer_to_npu leaves this function out."""
+    return torch.asarray(*args, device=npu(device), **kwargs)
 
 
 def _default_backend(device: Any) -> str:

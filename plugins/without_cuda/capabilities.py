@@ -38,4 +38,27 @@ CUDNN: dict[str, Any] = {
 VERSION: dict[str, Any] = {"cuda": "12.4"}
 NCCL: dict[str, Any] = {"version": returning((2, 21, 5)), "is_available": returning(True)}
 # Values that NVIDIA's management library measures and no other device reports.
-MEASUREMENTS = dict.fromkeys(("device_memory_used", "temperature", "power_draw", "clock_rate"), returning(0))
+MEASUREMENTS = dict.fromkeys(
+    ("device_memory_used", "memory_usage", "temperature", "power_draw", "clock_rate"), returning(0)
+)
+
+
+class _PlanCache:
+    """Cache of cuFFT's plans, which other devices do not have; its size is kept and has no effect."""
+
+    size, max_size = 0, 4096
+
+    def clear(self) -> None:
+        """Do nothing: no plan is kept."""
+
+    def __getitem__(self, device: Any) -> _PlanCache:
+        return self
+
+
+BACKENDS: dict[str, Any] = {
+    "is_built": returning(True),
+    "cufft_plan_cache": _PlanCache(),
+    # cuSOLVER and MAGMA are libraries for GPUs.
+    "preferred_linalg_library": returning(None),
+}
+ALLOCATOR: dict[str, Any] = {"get_allocator_backend": returning("native")}

@@ -66,7 +66,7 @@ def _host(device: Any) -> Any:
     return torch.device("cpu")
 
 
-def _npu(device: Any) -> Any:
+def npu(device: Any) -> Any:
     """Return the NPU for a CUDA device given as torch.device or string; return other values unchanged."""
     import torch
 
@@ -82,7 +82,7 @@ def _index(device: Any) -> Any:
 
 
 def _npus(devices: Any) -> Any:
-    return None if devices is None else [_npu(device) for device in devices]
+    return None if devices is None else [npu(device) for device in devices]
 
 
 def _none(value: Any) -> None:
@@ -130,9 +130,12 @@ PATCHES = [
         "sharded_data_parallel",
         "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.__init__",
         device_id=_host,
+        cpu_offload=_none,
     ),
+    _with("nested_tensors", "torch.nested:nested_tensor", device=_on_host),
+    _with("nested_tensors_on_npus", "torch.nested:nested_tensor", on="npu", device=npu),
     # transfer_to_npu makes Tensor.cuda and Module.cuda those of the NPU, which reject "cuda:0" as their argument.
-    _with("tensor_moves", "torch.utils.backend_registration:_normalization_device", on="npu", device=_npu),
+    _with("tensor_moves", "torch.utils.backend_registration:_normalization_device", on="npu", device=npu),
     _with("module_moves", "torch_npu.utils._module:npu", on="npu", requires=("torch_npu>=2.1",), device=_index),
     _with("fork_rng_on_npus", "torch.random:fork_rng", on="npu", devices=_npus),
 ]

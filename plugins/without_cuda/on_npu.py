@@ -35,6 +35,9 @@ class OnNpu:
     def __init__(self, callers: Callers) -> None:
         import torch
 
+        # The first forward-mode derivative imports it, and it cannot be scripted after the transfer.
+        import torch._decomp.decompositions_for_jvp  # noqa: F401 the import has the effect
+
         # Since torch 2.13, torch.distributed reads the compute capability of every tensor's device, which is None on
         # torch_npu unless this is set. 8.0 means "not Hopper", so no Hopper code path is taken.
         os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")

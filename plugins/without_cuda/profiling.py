@@ -35,6 +35,8 @@ class NoAverages(list):  # type: ignore[type-arg]
 MARKS: dict[str, Any] = {
     "nvtx.range_push": returning(0),
     "nvtx.range_pop": returning(0),
+    "nvtx.range_start": returning(0),
+    "nvtx.range_end": returning(None),
     "nvtx.mark": returning(None),
     "nvtx.range": no_marks,
     "profiler.start": returning(None),

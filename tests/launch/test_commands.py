@@ -96,13 +96,45 @@ def test_the_users_own_rank_variables_stay_under_a_command(ascend_run, environ):
     assert job.stdout == "5 77\n"
 
 
+SPAWNING = """
+import os, socket, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def run(rank, count, port):
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port))
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=count)
+    x = torch.full((1,), rank + 1.0).cuda(rank)
+    dist.all_reduce(x)
+    if rank == 0:
+        print("sum", x.item(), flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    count = torch.cuda.device_count()
+    mp.spawn(run, (count, port), nprocs=count)
+"""
+
+
 def test_once_starts_the_script_without_ranks(ascend_run, environ, tmp_path):
     (tmp_path / "train.py").write_text(
-        "import os, sys, toytarget; print(toytarget.answer(), 'RANK' in os.environ, sys.argv)"
+        "import os, sys, toytarget; print(toytarget.answer(), 'RANK' in os.environ, os.environ['LOCAL_SIZE'], sys.argv)"
     )
-    job = ascend_run("--once", "--nproc", "4", "train.py", "x", **environ)
-    assert job.stdout == "patched False ['train.py', 'x']\n", job.stderr
-    assert "ascend-run: --nproc has no effect: train.py is started once\n" in job.stderr
+    job = ascend_run("--once", "--nproc", "4", "--master-port", "77", "train.py", "x", **environ)
+    assert job.stdout == "patched False 4 ['train.py', 'x']\n", job.stderr
+    assert "ascend-run: --master-port has no effect: train.py is started once\n" in job.stderr
+    assert "--nproc has no effect" not in job.stderr
+
+
+def test_a_script_that_spawns_its_ranks_finds_the_devices_and_starts_once(ascend_run, environ, tmp_path):
+    (tmp_path / "train.py").write_text(SPAWNING)
+    job = ascend_run("--device", "cpu", "--nproc", "2", "train.py", **{**environ, "ASCEND_ADAPT_DEVICE": "cpu"})
+    assert job.stdout == "sum 3.0\n", job.stderr
+    assert "ascend-run: train.py starts ranks itself, so it is started once\n" in job.stderr
 
 
 def test_a_command_in_dry_run(ascend_run, tmp_path):

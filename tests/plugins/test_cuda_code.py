@@ -77,6 +77,30 @@ def test_batch_norms_of_several_ranks_are_synchronized(launch):
     launch(SYNCHRONIZED, "--nproc", "2")
 
 
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import CPUOffload, FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+dist.init_process_group("nccl")
+torch.manual_seed(dist.get_rank())
+offload = CPUOffload(offload_params=True)
+model = FSDP(torch.nn.Linear(4, 3), device_id=0, sync_module_states=True, cpu_offload=offload)
+model(torch.ones(1, 4, device="cuda")).sum().backward()
+model.clip_grad_norm_(1.0)
+torch.optim.SGD(model.parameters(), lr=0.0).step()
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):
+    state = model.state_dict()
+torch.manual_seed(0)
+expected = torch.nn.Linear(4, 3).state_dict() if dist.get_rank() == 0 else {}
+assert {*state} == {*expected} and all(torch.equal(state[name], one) for name, one in expected.items()), state
+"""
+
+
+def test_a_sharded_model_is_synchronized_and_saved(launch):
+    launch(SHARDED, "--nproc", "2")
+
+
 WITHIN = """
 import ascend_adapt
 ascend_adapt.enable(device="cpu")

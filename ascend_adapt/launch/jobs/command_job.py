@@ -30,13 +30,15 @@ class CommandJob(Job):
         context.check(context.device, 1)
         if request.form == "script" and not request.once:
             context.notes.append(f"{request.target} starts ranks itself, so it is started once")
-        for option in without_effect_on_a_command(request):
+        for option in without_effect_on_a_command(request, context.device):
             context.notes.append(f"{option} has no effect: {request.target} is started once")
         run_dir = context.run_dir()
         run_dir.check()
         with ExitStack() as reserved:
             ports = reserved.enter_context(Ports())
             env = context.env(context.device, run_dir, ports.hccl_base, 1)
+            if context.device == "cpu" and request.nproc:
+                env["LOCAL_SIZE"] = str(request.nproc)  # The number of a host's devices, as DeepSpeed names it.
             plan = planning.of_command(request, device=context.label, env=env)
             reserved.pop_all()
         return cls(plan, run_dir, context, ports=ports, notes=context.notes)

@@ -15,14 +15,42 @@ _RUNNERS = (
 
 
 def is_launcher(script: Path) -> bool:
-    """Return whether a script has a launcher's name or imports a launcher's module; the script is parsed, not run."""
+    """Return whether a script has a launcher's name, imports a launcher's module or always calls torch's spawn.
+
+    The script is parsed, not run.
+    """
     if script.name in _NAMES:
         return True
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False  # Python will report the problem when the script runs.
-    return any(name == runner or name.startswith(f"{runner}.") for name in _imported(tree) for runner in _RUNNERS)
+    imported = _imported(tree)
+    if any(name == runner or name.startswith(f"{runner}.") for name in imported for runner in _RUNNERS):
+        return True
+    return any(name.startswith("torch.multiprocessing") for name in imported) and _spawns(tree)
+
+
+def _spawns(node: ast.AST) -> bool:
+    """Return whether spawn or start_processes is called, if not under a condition other than a number of devices.
+
+    A script that spawns only with an option of its own, or without a launcher's environment, runs as ranks too.
+    """
+    if isinstance(node, ast.Call) and _name(node.func) in ("spawn", "start_processes"):
+        return True
+    if isinstance(node, ast.If) and not _compares_number(node.test) and "__main__" not in ast.dump(node.test):
+        return False
+    return any(_spawns(child) for child in ast.iter_child_nodes(node))
+
+
+def _compares_number(test: ast.expr) -> bool:
+    if not isinstance(test, ast.Compare) or "environ" in ast.dump(test):
+        return False
+    return any(isinstance(one, ast.Constant) and type(one.value) is int for one in (test.left, *test.comparators))
+
+
+def _name(function: ast.expr) -> str:
+    return getattr(function, "attr", "") or getattr(function, "id", "")
 
 
 def _imported(tree: ast.Module) -> list[str]:

@@ -67,6 +67,15 @@ def cudnn():
 
 
 @question
+def settings_of_libraries_for_gpus():
+    cache = torch.backends.cuda.cufft_plan_cache
+    cache.max_size = cache[0].max_size = 10
+    cache.clear()
+    assert cache.size == 0 and cache.max_size == 10
+    torch.backends.cuda.preferred_linalg_library("magma")
+
+
+@question
 def bf16_support():
     assert torch.cuda.is_bf16_supported() and torch.cuda.is_bf16_supported(including_emulation=False)
     a = torch.ones(2, 2, dtype=torch.bfloat16, device="cuda")
@@ -109,6 +118,8 @@ def memory_figures():
     torch.cuda.ipc_collect()
     torch.cuda.memory.empty_cache()
     torch.cuda.set_per_process_memory_fraction(0.9)
+    assert 0 < torch.cuda.get_per_process_memory_fraction() <= 1 and torch.cuda.memory_usage() >= 0
+    assert torch.cuda.get_allocator_backend() == torch.cuda.memory.get_allocator_backend() == "native"
     del kept
 
 
@@ -156,6 +167,19 @@ def flash_attention():
     ):
         assert torch.allclose(out, expected, atol=1e-5)
         assert torch.allclose(torch.autograd.grad(out.square().sum(), qkv, retain_graph=True)[0], gradient, atol=1e-4)
+
+
+@question
+def flex_attention():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = (torch.randn(1, 2, 128, 8, device="cuda", requires_grad=True) for _ in range(3))
+    mask = create_block_mask(lambda batch, head, i, j: i >= j, None, None, 128, 128, device="cuda")
+    out = flex_attention(q, k, v, block_mask=mask)
+    expected = attention(*(one.transpose(1, 2) for one in (q, k, v)), True).transpose(1, 2)
+    assert torch.allclose(out, expected, atol=1e-5)
+    gradients = (torch.autograd.grad(one.square().sum(), (q, k, v)) for one in (out, expected))
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*gradients, strict=True))
 
 
 @question
@@ -337,6 +361,7 @@ def nccl():
     dist.reduce_scatter_tensor(out, x)
     group = dist.new_group([0], backend="nccl")
     dist.broadcast(x, 0, group=group)
+    dist.broadcast(torch.ones(1), 0, group=dist.new_group([0], backend="gloo"))  # the default group has a device_id
     objects = ["a"]
     dist.broadcast_object_list(objects, 0, device=torch.device("cuda:0"))
     assert isinstance(torch.cuda.nccl.version(), tuple)
@@ -370,7 +395,12 @@ def sync_batch_norm():
 
 @question
 def fsdp1():
-    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+    from torch.distributed.fsdp import (
+        CPUOffload,
+        FullyShardedDataParallel,
+        MixedPrecision,
+        ShardingStrategy,
+    )
 
     for device in (torch.cuda.current_device(), torch.device("cuda", 0), "cuda:0", None):
         model = FullyShardedDataParallel(
@@ -382,6 +412,15 @@ def fsdp1():
         )
         model(torch.ones(1, 4, device="cuda")).sum().backward()
         torch.optim.AdamW(model.parameters()).step()
+    model = FullyShardedDataParallel(
+        nn.Linear(4, 2),
+        device_id=torch.cuda.current_device(),
+        cpu_offload=CPUOffload(offload_params=True),
+        sync_module_states=True,
+    )
+    model(torch.ones(1, 4, device="cuda")).sum().backward()
+    model.clip_grad_norm_(1.0)
+    torch.optim.AdamW(model.parameters()).step()
 
 
 @question
@@ -561,7 +600,12 @@ def streams_and_events():
     assert side.record_event() is not None
     with torch.cuda.device(0), torch.cuda.device("cuda:0"), torch.cuda.device_of(x), torch.cuda.stream(None):
         assert torch.cuda.current_device() == 0
-    assert not torch.cuda.is_current_stream_capturing()
+    from torch.cuda.graphs import is_current_stream_capturing
+    from torch.cuda.streams import Event, Stream
+
+    Event(enable_timing=True).record(Stream())
+    assert not torch.cuda.is_current_stream_capturing() and not is_current_stream_capturing()
+    torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("step"))
 
 
 @question
@@ -668,6 +712,50 @@ def functions_of_autograd():
     @torch.cuda.amp.custom_fwd(cast_inputs=torch.float32)
     def forward(context, x):
         return x
+
+
+@question
+def derivatives_in_forward_mode():
+    x = torch.tensor([1.0, 2.0], device="cuda")
+    _, tangent = torch.func.jvp(lambda one: one**3, (x,), (torch.ones_like(x),))
+    hessian = torch.func.hessian(lambda one: (one**3).sum())(x)
+    assert here(tangent, hessian) and tangent.tolist() == [3, 12] and hessian.tolist() == [[6, 0], [0, 12]]
+
+
+@question
+def operators_of_the_program():
+    @torch.library.custom_op("program::square", mutates_args=(), device_types="cuda")
+    def square(x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+    square.register_autograd(
+        lambda context, gradient: gradient * 2 * context.saved_tensors[0],
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    x = torch.tensor([3.0], device="cuda", requires_grad=True)
+    square(x).backward()
+    assert x.grad.tolist() == [6]
+    library = torch.library.Library("program", "FRAGMENT")
+    for name in ("first", "second", "third", "fourth"):
+        library.define(f"{name}(Tensor x) -> Tensor")
+    library.impl("first", lambda x: x + 1, "CUDA")
+    for_cuda = torch.library.Library("program", "IMPL", "CUDA")
+    for_cuda.impl("second", lambda x: x + 2)
+    torch.library.impl("program::third", "cuda", lambda x: x + 3)
+    library.impl("fourth", lambda x: x + 4, "CUDA")
+    library.impl("fourth", lambda x: -x, "CPU")
+    with torch.no_grad():
+        values = [getattr(torch.ops.program, name)(x) for name in ("first", "second", "third")]
+        assert here(*values) and torch.cat(values).tolist() == [4, 5, 6]
+        assert torch.ops.program.fourth(torch.ones(1)).item() == -1  # its kernel for the CPU
+
+
+@question
+def nested_tensors():
+    parts = [torch.ones(2, 3), torch.ones(1, 3)]
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor(parts, device="cuda", layout=layout)
+        assert [here(one) and len(one) for one in nested.unbind()] == [2, 1]
 
 
 @question
@@ -789,7 +877,8 @@ def moves_between_devices():
     assert x.to("cuda", torch.float16, non_blocking=True).dtype == torch.float16
     assert here(x.to(device="cuda", dtype=torch.bfloat16, copy=True), x.to(torch.ones(1).cuda()))
     assert nn.Linear(2, 2).to("cuda", dtype=torch.float16).weight.dtype == torch.float16
-    assert here(torch.as_tensor([1.0], device="cuda"), torch.from_numpy(x.numpy()).cuda())
+    assert here(torch.as_tensor([1.0], device="cuda"), torch.asarray([1.0], device="cuda"))
+    assert here(torch.from_numpy(x.numpy()).cuda())
     assert torch.tensor([1], device="cuda").device == torch.arange(3, device="cuda").device
     assert here(torch.randn_like(x, device="cuda"), torch.full((2,), 1.0, device="cuda"))
     packed = nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 4), [3, 2], batch_first=True).to("cuda")

@@ -4,6 +4,8 @@ import pytest
 
 from ascend_adapt.launch.jobs.launcher_scripts import is_launcher
 
+SPAWN = "import torch.multiprocessing as mp\n"
+
 
 @pytest.mark.parametrize(
     ("name", "source", "launcher"),
@@ -18,6 +20,16 @@ from ascend_adapt.launch.jobs.launcher_scripts import is_launcher
         ("train.py", "import torch.distributed as dist", False),
         ("train.py", "from .torch.distributed import run", False),
         ("train.py", "not python at all", False),
+        ("train.py", f"{SPAWN}mp.spawn(run, nprocs=2)", True),
+        ("train.py", f"{SPAWN}def main():\n    mp.spawn(run)\nif __name__ == '__main__':\n    main()", True),
+        ("train.py", "from torch.multiprocessing import spawn\nspawn(run)", True),
+        ("train.py", f"{SPAWN}if torch.cuda.device_count() > 1:\n    mp.spawn(run)", True),
+        ("train.py", f"{SPAWN}if gpus == 1:\n    run(0)\nelse:\n    mp.start_processes(run)", True),
+        ("train.py", f"{SPAWN}if args.multiprocessing_distributed:\n    mp.spawn(run)", False),
+        ("train.py", f"{SPAWN}if 'RANK' in os.environ:\n    run()\nelse:\n    mp.spawn(run)", False),
+        ("train.py", f"{SPAWN}if int(os.environ.get('WORLD_SIZE', 1)) == 1:\n    mp.spawn(run)", False),
+        ("train.py", f"{SPAWN}mp.set_start_method('spawn')", False),
+        ("train.py", "import subprocess\nspawn(run)", False),
         ("crlf.py", "import os\r\nfrom deepspeed.launcher.runner import main\r\n", True),
     ],
 )
