@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import enum
 import importlib
 import io
@@ -304,6 +305,15 @@ def test_no_other_file_runs_anything(kind, content, marker, tmp_path):
 def test_no_file_that_is_skipped_runs_anything(kind, content, marker, tmp_path):
     suffix, read = SKIPPED[kind]
     read(planted(tmp_path / f"planted.{suffix}", content, marker))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", [*READERS, *SKIPPED])
+def test_a_named_pipe_is_not_waited_for(kind, tmp_path):
+    suffix, read = {**READERS, **SKIPPED}[kind]
+    os.mkfifo(tmp_path / f"pipe.{suffix}")
+    with contextlib.suppress(AdaptError):
+        read(tmp_path / f"pipe.{suffix}")
 
 
 def planted(file: Path, content: str, marker: Path) -> Path:

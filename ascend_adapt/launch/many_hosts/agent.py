@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import probe
+from ascend_adapt import probe, regular_files
 from ascend_adapt.errors import AdaptError, LaunchError, one_line
 from ascend_adapt.launch import cores
 from ascend_adapt.launch.one_host import signals
@@ -42,6 +42,7 @@ from ascend_adapt.launch.transport.protocol import (
     json_frame,
     json_object,
 )
+from ascend_adapt.whole_numbers import whole_number
 
 # Packages whose versions must be the same on all hosts of a job.
 COMPARED = ("torch", "torch_npu", "deepspeed", "transformers", "megatron-core")
@@ -237,7 +238,7 @@ class Agent:
                 written = path.stat().st_mtime_ns
                 if self._sent.get(rank) != written:
                     self._sent[rank] = written
-                    self._sender.send(json_frame(Kind.STATUS, {"rank": rank, "text": path.read_text()}))
+                    self._sender.send(json_frame(Kind.STATUS, {"rank": rank, "text": regular_files.read_text(path)}))
             except OSError:
                 continue  # The rank has not written the file yet.
 
@@ -274,7 +275,8 @@ def running_jobs() -> list[dict[str, Any]]:
     """Return the run directory and the rank pids of each ascend-run job that is running on this host."""
     found: dict[str, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+        pid = whole_number(entry)
+        if pid is None:
             continue
         try:
             words = Path("/proc", entry, "environ").read_bytes().split(b"\0")
@@ -282,7 +284,7 @@ def running_jobs() -> list[dict[str, Any]]:
             continue
         environ = dict(word.partition(b"=")[::2] for word in words)
         claimed = environ.get(b"ASCEND_ADAPT_RANK_PID", b"").partition(b" ")[0] or entry.encode()
-        identity = Identity.of(int(entry))
+        identity = Identity.of(pid)
         if b"ASCEND_ADAPT_JOB" in environ and b"RANK" in environ and claimed == entry.encode() and identity:
             found.setdefault(os.fsdecode(environ.get(b"ASCEND_ADAPT_RUN_DIR", b"")), []).append(identity.pid)
     return [{"run_dir": run_dir, "pids": pids} for run_dir, pids in found.items()]

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.whole_numbers import whole_number
 
 # ssh would read a name that begins with a dash as an option; `,`, `[`, `^` and `/` have a special meaning for pdsh.
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*"
@@ -41,7 +43,7 @@ def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
         LaunchError: the file cannot be read, is empty, or has a malformed or duplicate line.
     """
     try:
-        with path.open(encoding="utf-8-sig") as stream:
+        with regular_files.open_text(path, encoding="utf-8-sig") as stream:
             text = stream.read(_MOST_CHARACTERS + 1)
     except OSError as error:
         raise LaunchError(
@@ -135,12 +137,12 @@ def _parts(text: str, known: Iterable[str]) -> list[str]:
 
 
 def _numbers(text: str, where: str) -> set[int]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
+    slots = {whole_number(word) for word in text.split(",")}
+    if None in slots:
         raise LaunchError(
             f"{where}: {text!r} is not a list of slots, expected numbers as in host:0,2@host2 — correct it"
         )
-    return {int(word) for word in words}
+    return {slot for slot in slots if slot is not None}
 
 
 def _some(known: Iterable[str]) -> str:
