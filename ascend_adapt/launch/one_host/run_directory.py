@@ -35,7 +35,11 @@ class RunDirectory:
         Raises:
             LaunchError: a running job uses the folder, or the folder cannot be created.
         """
-        if self.job.exists():
+        try:
+            has_job = self.job.exists()
+        except OSError as error:  # such as a name that is too long
+            raise self._unusable(error) from error
+        if has_job:
             job, _ = Job.read(self)
             if job.is_alive():
                 raise LaunchError(
@@ -71,7 +75,10 @@ class RunDirectory:
             for one in (self.job, *stale):
                 one.unlink(missing_ok=True)
         except OSError as error:
-            raise LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir") from error
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> LaunchError:
+        return LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir")
 
     def join(self, job: Mapping[str, Any]) -> None:
         """Prepare the folder on a host other than the launcher's; ``job`` is the content that Job.write() wrote.
