@@ -31,7 +31,7 @@ from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Source
 from ascend_adapt.launch.one_host.termination import GRACE_S
 from ascend_adapt.launch.placement import environment
 from ascend_adapt.launch.placement.plan import Plan, RankCommand
-from ascend_adapt.launch.placement.ports import Ports, is_free
+from ascend_adapt.launch.placement.ports import Ports, check_free
 from ascend_adapt.launch.transport.protocol import (
     BEAT_S,
     LOST_S,
@@ -194,8 +194,8 @@ class Agent:
             )
         if "0" in (rank.env["LOCAL_RANK"] for rank in ranks if rank.rank == 0):
             port = order["master_port"]
-            if port != self._ports.rendezvous and not is_free(port):
-                raise LaunchError(f"port {port}: is busy, expected one that is free — choose another --master-port")
+            if port != self._ports.rendezvous:
+                check_free(port)
 
     def _copy(self, kind: Kind, pipe: int) -> None:
         """Forward the output of the ranks; keep reading even if the launcher is gone, so that ranks do not block."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,18 @@ def test_an_unusual_value_is_refused_in_one_line(option, why, folder, started, c
     assert code
     assert started == []
     assert re.match(rf"ascend-run: .*{why}.*\n$", words)
+
+
+def test_a_port_on_which_another_job_listens_is_refused(folder, started, capsys):
+    """All ranks but the first once joined that job."""
+    with socket.create_server(("", 0)) as other:
+        port = str(other.getsockname()[1])
+        argv = ["--device", "cpu", "--nproc", "2", "--master-port", port, "train.py"]
+        expected = (1, f"ascend-run: port {port}: is busy, expected one that is free — choose another --master-port\n")
+        assert outcome(argv, capsys) == outcome(["--dry-run", *argv], capsys) == expected
+    assert started == []
+    assert outcome(argv, capsys)[0] == 0
+    assert started == ["here"]
 
 
 def test_all_problems_of_a_command_line_are_reported_at_once(folder, capsys):
