@@ -72,13 +72,19 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
         if found["word"] == "slot" and not warned:
             warn(f"{where}, read as slots={found['slots']}")
             warned = True
-        host = Host(found["address"], tuple(range(int(found["slots"]))))
-        if host.name in hosts:
+        host = Host(_without_dot(found["address"]), tuple(range(int(found["slots"]))))
+        # Names of hosts are the same in upper and lower case.
+        if host.name.lower() in hosts:
             raise LaunchError(f"{where}, but {host.name} already has a line — remove one of them")
-        hosts[host.name] = host
+        hosts[host.name.lower()] = host
     if not hosts:
         raise LaunchError(f"hostfile {name}: lists no host, {_EXPECTED} — add one, or leave --hostfile out")
     return tuple(hosts.values())
+
+
+def _without_dot(address: str) -> str:
+    """Remove the dot that ends an absolute name: /etc/hosts and ssh's configuration have names without it."""
+    return address.rstrip(".")
 
 
 def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> tuple[Host, ...]:
@@ -112,7 +118,7 @@ def _read_filter(option: str, text: str, hosts: Sequence[Host]) -> dict[str, set
     chosen: dict[str, set[int]] = {}
     for part in _parts(text, known):
         address, colon, numbers = part.rpartition(":") if ":" in part else (part, "", "")
-        host = known.get(address)
+        host = known.get(_without_dot(address))
         if host is None:
             raise LaunchError(f"{option} {text}: {address!r} is not one of the hosts — {_some(known)}")
         slots = _numbers(numbers, f"{option} {text}") if colon else set(host.slots)
