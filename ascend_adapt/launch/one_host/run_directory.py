@@ -176,7 +176,7 @@ class Job:
         except OSError as error:
             say(
                 f"{run_dir.job}: {error.strerror}; the job continues, `ascend-adapt status` and `ascend-adapt stop` "
-                "will not find it — free space there"
+                "will not find it — free space there, or choose another with --log-dir"
             )
 
 

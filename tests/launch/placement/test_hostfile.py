@@ -71,10 +71,16 @@ def test_text_that_is_none(tmp_path):
         hostfile.read(tmp_path / "hosts", print)
 
 
-def test_a_device_that_never_ends_is_refused(monkeypatch):
-    monkeypatch.setattr(hostfile, "_MOST_CHARACTERS", 1 << 16)
-    with pytest.raises(LaunchError, match="has more than 65536 characters"):
+def test_a_device_that_never_ends_is_refused():
+    with pytest.raises(LaunchError, match="hostfile /dev/zero: is a device, not a regular file"):
         hostfile.read(Path("/dev/zero"), print)
+
+
+def test_a_file_that_would_take_the_memory_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(hostfile, "_MOST_CHARACTERS", 1 << 16)
+    (tmp_path / "hosts").write_bytes(bytes(1 << 17))
+    with pytest.raises(LaunchError, match="has more than 65536 characters"):
+        hostfile.read(tmp_path / "hosts", print)
 
 
 HOSTS = (Host("w-1", (0, 1, 2, 3)), Host("u@w-2", (0, 1)), Host("w-3", (0,)))
