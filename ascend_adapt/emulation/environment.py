@@ -77,7 +77,7 @@ def count_devices(nproc: int | None, environ: Mapping[str, str]) -> int:
     """Return the number of emulated devices: one per rank, or as many as ASCEND_RT_VISIBLE_DEVICES requires."""
     visible = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
     named = [number + 1 for number in map(whole_number, visible.split(",")) if number is not None]
-    return max(nproc or 1, *named)
+    return max([nproc or 1, *named])
 
 
 def _check_machine(environ: Mapping[str, str]) -> None:
