@@ -158,7 +158,7 @@ def _ranks(run_dir: Path, damaged: list[str]) -> dict[int, dict[str, Any]]:
     """Return the status of each rank; append what cannot be read to ``damaged``."""
     ranks: dict[int, dict[str, Any]] = {}
     numbered = {file: whole_number(file.suffixes[0][1:]) for file in run_dir.glob("adapt-status.*.json")}
-    for file in sorted(file for file, rank in numbered.items() if rank is not None):
+    for _, file in sorted((rank, file) for file, rank in numbered.items() if rank is not None):
         try:
             data = json.loads(regular_files.read_text(file))
             data["outcomes"] = tuple(_outcome(outcome) for outcome in data["outcomes"])
