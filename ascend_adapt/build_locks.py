@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from ascend_adapt import probe
+from ascend_adapt import probe, regular_files
 
 # Without a record, the builder may be on another host or in another container. No compiler call takes longer than this.
 SILENT_AFTER_S = 600
@@ -27,7 +27,7 @@ def is_left_behind(lock: Path) -> bool:
     A lock without a record counts as left behind if nothing in its folder has changed for ``SILENT_AFTER_S``.
     """
     try:
-        record = lock.read_text(errors="replace").split()
+        record = regular_files.read_text(lock, errors="replace").split()
         if len(record) == 4 and tuple(record[:2]) == _place():
             return _start_of(int(record[2])) != record[3]
         return not probe.processes_that_hold(lock) and silent_s(lock) > SILENT_AFTER_S

@@ -61,6 +61,10 @@ def system_error(error: OSError) -> str:
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return f"{text} (this process may have {limit}; raise the limit, such as with `ulimit -n 65536`)"
+    if error.errno == errno.EAGAIN:
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        own = "" if limit == resource.RLIM_INFINITY else f"this user may have {limit} processes, see `ulimit -u`; "
+        return f"{text} ({own}a container may have fewer, see pids.max of its cgroup)"
     if error.errno == errno.ENFILE:
         return f"{text} (on the entire host; see `sysctl fs.file-max`)"
     return text

@@ -12,14 +12,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from ascend_adapt.whole_numbers import whole_number
+
 DEVICE_NODES = {"npu": "davinci[0-9]*", "cuda": "nvidia[0-9]*"}
 VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
 
 
 def own_rank() -> int | None:
     """Return this process's rank, or None. A process that a rank starts inherits RANK, but is not a rank."""
-    rank, pid = os.environ.get("RANK", ""), os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
-    return int(rank) if rank.isdigit() and pid == str(os.getpid()) else None
+    pid = os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
+    return whole_number(os.environ.get("RANK")) if pid == str(os.getpid()) else None
 
 
 def device_nodes(kind: str, dev: Path = Path("/dev")) -> list[str]:

@@ -7,17 +7,23 @@ cannot be read.
 from __future__ import annotations
 
 import json
-import shutil
+import os
 from contextlib import closing
 from pathlib import Path
 
 from ascend_adapt.errors import AdaptError
 
 
+def as_named(path: Path, name: Path) -> None:
+    """Give a file another name, also if it is a pipe."""
+    name.unlink(missing_ok=True)
+    os.link(path, name)
+
+
 def read_token_index(path: Path) -> None:
     from ascend_adapt.data import IndexedDataset
 
-    shutil.copyfile(path, path.with_name("text.idx"))
+    as_named(path, path.with_name("text.idx"))
     path.with_name("text.bin").write_bytes(b"")
     IndexedDataset(path.with_name("text"))
 
@@ -91,14 +97,14 @@ def read_hostfile(path: Path) -> None:
 def read_job(path: Path) -> None:
     from ascend_adapt.launch.one_host.run_directory import Job, RunDirectory
 
-    shutil.copyfile(path, path.with_name("job.json"))
+    as_named(path, path.with_name("job.json"))
     Job.read(RunDirectory(path.parent))
 
 
 def read_status(path: Path) -> None:
     from ascend_adapt.diagnosis.status_report import NoStatus, of_run
 
-    shutil.copyfile(path, path.with_name("adapt-status.0.json"))
+    as_named(path, path.with_name("adapt-status.0.json"))
     try:
         of_run(path.parent)
     except NoStatus as error:
@@ -118,21 +124,21 @@ def read_other_ranks_status(path: Path) -> None:
     from ascend_adapt.launch.in_process.member import _compare
     from ascend_adapt.launch.one_host.run_directory import RunDirectory
 
-    shutil.copyfile(path, path.with_name("adapt-status.3.json"))
+    as_named(path, path.with_name("adapt-status.3.json"))
     _compare(RunDirectory(path.parent), {"job": "1", "rank": 0})
 
 
 def read_rehearsal(path: Path) -> None:
     from ascend_adapt.emulation.rehearsal import report
 
-    shutil.copyfile(path, path.with_name("rehearsal.0.json"))
+    as_named(path, path.with_name("rehearsal.0.json"))
     report(path.parent)
 
 
 def read_progress(path: Path) -> None:
     from ascend_adapt.native.checkpoint.load import PROGRESS, read_progress
 
-    shutil.copyfile(path, path.with_name(PROGRESS))
+    as_named(path, path.with_name(PROGRESS))
     read_progress(path.parent)
 
 
@@ -146,7 +152,7 @@ def read_wheel(path: Path) -> None:
     from ascend_adapt.emulation.wheel import _unpacked
 
     wheel = path.with_name("torch_npu-2.13.0-cp311-cp311-linux_x86_64.whl")
-    shutil.copyfile(path, wheel)
+    as_named(path, wheel)
     _unpacked(path.parent, wheel)
 
 
@@ -154,7 +160,7 @@ def read_recording(path: Path) -> None:
     from ascend_adapt.alignment import recording
 
     (path.parent / "rank-0").mkdir()
-    shutil.copyfile(path, path.parent / "rank-0" / recording.RUN)
+    as_named(path, path.parent / "rank-0" / recording.RUN)
     recording.read(path.parent)
 
 
@@ -162,17 +168,16 @@ def read_steps(path: Path) -> None:
     from ascend_adapt.alignment import recording
 
     recording.Writer(path.parent / "rank-0", {})
-    shutil.copyfile(path, path.parent / "rank-0" / recording.STEPS)
-    with path.open("ab") as file:
-        file.write(b"\n")
-    shutil.copyfile(path, path.parent / "rank-0" / recording.STEPS)
+    if path.is_file():
+        path.write_bytes(path.read_bytes() + b"\n")
+    as_named(path, path.parent / "rank-0" / recording.STEPS)
     recording.read(path.parent)
 
 
 def read_digests(path: Path) -> None:
     from ascend_adapt.alignment.recording import StepRecord
 
-    shutil.copyfile(path, path.with_name("step-1.npy"))
+    as_named(path, path.with_name("step-1.npy"))
     _ = StepRecord(1, path.parent).digests
 
 
@@ -181,7 +186,7 @@ def read_kept_inputs(path: Path) -> None:
 
     kept = kept_inputs.path_of(path.parent, 1, "layer", 0)
     kept.parent.mkdir()
-    shutil.copyfile(path, kept)
+    as_named(path, kept)
     kept_inputs.load(path.parent, "layer")
 
 
@@ -193,7 +198,7 @@ def read_msprobe(name: str):
         folder.mkdir(parents=True)
         for valid, content in (("dump.json", {"data": {}}), ("construct.json", {})):
             (folder / valid).write_text(json.dumps(content))
-        shutil.copyfile(path, folder / name)
+        as_named(path, folder / name)
         msprobe.read_any(path.parent)
 
     return read
@@ -227,7 +232,7 @@ def read_hugging_face_config(path: Path) -> None:
 def read_weight_index(path: Path) -> None:
     from ascend_adapt.checkpoint.hugging_face.files import _weight_files
 
-    shutil.copyfile(path, path.with_name("model.safetensors.index.json"))
+    as_named(path, path.with_name("model.safetensors.index.json"))
     _weight_files(path.parent)
 
 
@@ -254,7 +259,7 @@ def read_cloze_examples(path: Path) -> None:
 
     from ascend_adapt.native.samples.cloze_examples import FILES, read_examples
 
-    shutil.copyfile(path, path.with_name(FILES["train"]))
+    as_named(path, path.with_name(FILES["train"]))
     read_examples(SimpleNamespace(folder=str(path.parent), task="copa"), "train")
 
 
@@ -275,7 +280,7 @@ def read_deepspeed_env(path: Path) -> None:
 def read_sums(path: Path) -> None:
     from ascend_adapt.convert.output_folder import SUMS, check_sums
 
-    shutil.copyfile(path, path.with_name(SUMS))
+    as_named(path, path.with_name(SUMS))
     check_sums(path.parent)
 
 
@@ -300,7 +305,7 @@ def read_settings_of_deepspeed(path: Path) -> None:
 def read_own_recording(path: Path) -> None:
     from ascend_adapt.alignment import recording
 
-    shutil.copyfile(path, path.with_name(recording.RUN))
+    as_named(path, path.with_name(recording.RUN))
     recording.Writer(path.parent, {})
 
 
@@ -309,7 +314,7 @@ def read_end_of_text(path: Path) -> None:
 
     from ascend_adapt.evaluation.text import _end_in_config
 
-    shutil.copyfile(path, path.with_name("config.json"))
+    as_named(path, path.with_name("config.json"))
     assert _end_in_config(SimpleNamespace(path=path.parent)) is None
 
 
@@ -319,7 +324,7 @@ def read_journal(path: Path) -> None:
     prefix = path.with_name("text")
     with closing(Journal([prefix], "job")) as first:
         first.write({"done": 1})
-    shutil.copyfile(path, first.path)
+    as_named(path, first.path)
     with closing(Journal([prefix], "job")) as resumed:
         assert resumed.state is None
 

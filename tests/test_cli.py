@@ -14,6 +14,7 @@ from launch.terminals import read_all, screen, terminal
 
 from ascend_adapt import cli
 from ascend_adapt.cli import main
+from ascend_adapt.launch.request import parser_for_completion
 from ascend_adapt.terminal import line
 
 
@@ -86,6 +87,22 @@ def test_the_help_of_every_command_has_examples_that_it_accepts():
         for example in examples:
             assert parser.parse_args(shlex.split(example.replace("\\\n", ""))).command == name
     assert set(cli._EXAMPLES_OF) == {name for names in cli._COMMANDS.values() for name in names}
+
+
+def without_help(parser):
+    """Return every command and argument without a help text, also those of the commands."""
+    found = []
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            found += [] if action.help else [f"{parser.prog}: {action.option_strings or action.dest}"]
+            continue
+        found += sorted(set(action.choices) - {choice.dest for choice in action._choices_actions})
+        found += [missing for command in action.choices.values() for missing in without_help(command)]
+    return found
+
+
+def test_every_command_and_option_has_a_help_text():
+    assert without_help(cli._parser()) == without_help(parser_for_completion()) == []
 
 
 def test_help_and_version_load_no_library():
@@ -191,6 +208,17 @@ def test_a_damaged_status_file_is_named(tmp_path, damage, capsys):
     (tmp_path / "adapt-status.0.json").write_text(damage)
     assert main(["status", str(tmp_path)]) == 1
     assert "adapt-status.0.json: is not a status file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damaged", ["adapt-status.0.json", "job.json"])
+def test_a_damaged_file_does_not_hide_the_other_ranks(tmp_path, damaged, capsys):
+    for rank in range(3):
+        write_status(tmp_path, rank, a="applied")
+    (tmp_path / damaged).write_text("{")
+    assert main(["status", str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert f"{damaged}: is not a" in printed.err
+    assert printed.out.startswith("1 patches: 1 applied\n")
 
 
 def test_a_folder_without_status(tmp_path, capsys):

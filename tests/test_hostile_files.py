@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import enum
 import importlib
 import io
@@ -112,6 +113,31 @@ class Reached:
 
     def __reduce__(self):
         return getattr, (torch.Size, "mro")
+
+
+def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
+    """Three megabytes of zeros once took six gigabytes."""
+    torch.save({"a": torch.zeros(2)}, tmp_path / "model.pt")
+    with zipfile.ZipFile(tmp_path / "model.pt") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "model.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content + bytes(1 << 20) if name.endswith("data.pkl") else content)
+    with pytest.raises(
+        CheckpointError, match=r"model\.pt: cannot be read .*unpacks to \d+ bytes, the archive has \d+\)"
+    ):
+        load_torch_file(tmp_path / "model.pt")
+
+
+def test_a_damaged_directory_of_an_archive_is_no_traceback(tmp_path):
+    """``zipfile.is_zipfile`` raises an error for an archive of several disks."""
+    torch.save({"a": torch.zeros(2)}, tmp_path / "model.pt")
+    content = bytearray((tmp_path / "model.pt").read_bytes())
+    locator = content.rindex(b"PK\x06\x07")
+    content[locator + 4] = 1
+    (tmp_path / "model.pt").write_bytes(content)
+    with pytest.raises(CheckpointError, match="cannot be read .*multiple disks"):
+        load_torch_file(tmp_path / "model.pt")
 
 
 def test_getattr_in_a_pickle_returns_members_of_enums_only(checkpoint, allowed, tmp_path):
@@ -304,6 +330,15 @@ def test_no_other_file_runs_anything(kind, content, marker, tmp_path):
 def test_no_file_that_is_skipped_runs_anything(kind, content, marker, tmp_path):
     suffix, read = SKIPPED[kind]
     read(planted(tmp_path / f"planted.{suffix}", content, marker))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", [*READERS, *SKIPPED])
+def test_a_named_pipe_is_not_waited_for(kind, tmp_path):
+    suffix, read = {**READERS, **SKIPPED}[kind]
+    os.mkfifo(tmp_path / f"pipe.{suffix}")
+    with contextlib.suppress(AdaptError):
+        read(tmp_path / f"pipe.{suffix}")
 
 
 def planted(file: Path, content: str, marker: Path) -> Path:

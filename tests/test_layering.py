@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
+    "ascend_adapt.regular_files": set(),
+    "ascend_adapt.whole_numbers": set(),
     "ascend_adapt.switches": set(),
     "ascend_adapt.working_folder": set(),
     "ascend_adapt.terminal": set(),
@@ -102,6 +104,7 @@ MAY_IMPORT = {
         "ascend_adapt.recipes",
         "ascend_adapt.runtime",
         "ascend_adapt.standard_streams",
+        "ascend_adapt.switches",
         "ascend_adapt.terminal",
         "ascend_adapt.working_folder",
     },
@@ -158,6 +161,8 @@ MAY_IMPORT = {
         "ascend_adapt.pickled_enums",
     },
 }
+# Pure functions of the standard library, which every package may import.
+EVERYWHERE = {"ascend_adapt.errors", "ascend_adapt.regular_files", "ascend_adapt.whole_numbers"}
 # The launcher's side of the emulation; the rest is loaded in ranks, after torch_npu.
 BEFORE_THE_RANKS = [f"ascend_adapt.emulation.{name}" for name in ("build", "cache", "environment", "symbols", "wheel")]
 MAY_IMPORT.update(
@@ -208,6 +213,8 @@ FLOORS = {
     "ascend_adapt": (
         *(
             "errors",
+            "regular_files",
+            "whole_numbers",
             "bounded_yaml",
             "extensions",
             "pickled_enums",
@@ -299,7 +306,7 @@ def violations(path: Path, module: str) -> list[str]:
     for name, at_import in imports(path, module):
         root = name.partition(".")[0]
         if root in ("ascend_adapt", "ascend_adapt_plugins"):
-            allowed = {layer, "ascend_adapt.errors", *MAY_IMPORT[layer]}
+            allowed = {layer, *EVERYWHERE, *MAY_IMPORT[layer]}
             home = name if is_ours(name) else name.rpartition(".")[0]
             if layer_of(home) != layer and not any(is_inside(home, one) for one in allowed):
                 wrong.append(f"{module} imports {name}, {layer} may import {', '.join(sorted(allowed))}")

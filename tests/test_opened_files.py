@@ -11,7 +11,7 @@ TABLE = "| file | how it is read | test |"
 
 # A method of these names opens a file whatever its object is; ``load`` and others only of the libraries named here.
 METHODS = {"read_text", "read_bytes", "open", "safe_open", "from_file", "fromfile", "memmap", "from_pretrained"}
-METHODS |= {"ParquetFile", "ZipFile", "SentencePieceProcessor", "read_array"}
+METHODS |= {"open_binary", "open_text", "ParquetFile", "ZipFile", "SentencePieceProcessor", "read_array"}
 LOADS = {"torch.load", "np.load", "json.load", "yaml.load", "yaml.safe_load", "pickle.load", "marshal.load", "dcp.load"}
 WRITES = re.compile(r"""['"][wax]|O_WRONLY|O_CREAT""")
 
@@ -55,6 +55,7 @@ OWN = {
         native/checkpoint/save_lock""",
     "the emulation's own cache, mode 0700": "emulation/build emulation/cache emulation/environment",
     "samples, already open": "native/loop",
+    "what all of these use": "regular_files",
     "the conformance suite, for authors of plugins": """testing/faults testing/hardware testing/real_target
         testing/scenarios testing/stage testing/upstream_facts""",
 }

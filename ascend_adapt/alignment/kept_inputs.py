@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import AlignmentError, one_line
 
 
@@ -38,7 +39,8 @@ def load(folder: str | Path, name: str, step: int = 1, call: int = 0) -> dict[st
     """
     path = path_of(Path(folder), step, name, call)
     try:
-        kept: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        with regular_files.open_binary(path) as stream:
+            kept: dict[str, Any] = torch.load(stream, map_location="cpu", weights_only=True)
     except OSError as error:
         raise AlignmentError(
             f"{path}: {one_line(error)}, expected the inputs of {name} in step {step} — record them with "

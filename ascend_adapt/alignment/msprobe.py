@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.alignment import record_shapes, recording
 from ascend_adapt.alignment.recording import Recording, StepRecord
 from ascend_adapt.alignment.values import LARGES, MAX, MIN, NANS, NORM, SUM, WIDTH
@@ -51,8 +52,8 @@ def read(folder: Path) -> dict[int, Recording]:
         if number is None:
             continue
         try:
-            data = json.loads(path.read_text())["data"]
-            parents = json.loads((path.parent / "construct.json").read_text())
+            data = json.loads(regular_files.read_text(path))["data"]
+            parents = json.loads(regular_files.read_text(path.parent / "construct.json"))
             step = _Step(int(number[1]) + 1, path.parent, data, parents)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise AlignmentError(

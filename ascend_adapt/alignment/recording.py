@@ -19,9 +19,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.alignment import record_shapes
 from ascend_adapt.alignment.values import WIDTH
 from ascend_adapt.errors import AlignmentError, one_line
+from ascend_adapt.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +35,8 @@ _MOST_FAULTS = 5
 
 def rank_folders(folder: Path) -> dict[int, Path]:
     """Return the folders of a recording by rank."""
-    found = {int(path.name[5:]): path for path in folder.glob("rank-*") if path.name[5:].isdecimal()}
+    numbered = {path: whole_number(path.name[5:]) for path in folder.glob("rank-*")}
+    found = {number: path for path, number in numbered.items() if number is not None}
     return dict(sorted(found.items()))
 
 
@@ -48,7 +51,7 @@ class Writer:
         self.folder = folder
         _refuse_running(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for old in (*folder.glob("step-*.npy"), folder / STEPS):  # a restarted rank begins again
+        for old in (*folder.glob("step-*.npy"), folder / STEPS, folder / RUN):  # a restarted rank begins again
             old.unlink(missing_ok=True)
         (folder / RUN).write_text(json.dumps({"format": FORMAT, **facts}, indent=1) + "\n")
 
@@ -88,7 +91,7 @@ class StepRecord:
 
         path = self.path / f"step-{self.number}.npy"
         try:
-            with path.open("rb") as file:  # np.load would also open a zip archive
+            with regular_files.open_binary(path) as file:  # np.load would also open a zip archive
                 loaded: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
             if loaded.dtype != np.float32 or loaded.shape[1:] != (WIDTH,) or len(loaded) <= self.last_row:
                 raise ValueError(f"{loaded.dtype} {list(loaded.shape)} with rows up to {self.last_row} in {STEPS}")
@@ -132,7 +135,7 @@ def read(folder: Path) -> dict[int, Recording]:
 def _read_rank(path: Path) -> Recording:
     file = path / RUN
     try:
-        facts = json.loads(file.read_text())
+        facts = json.loads(regular_files.read_text(file))
         faults = list(record_shapes.RUN(facts, ""))
         if not faults and facts["format"] != FORMAT:
             faults = [f"format {facts['format']}"]
@@ -155,7 +158,7 @@ def _read_lines(path: Path, found: Recording) -> Iterator[str]:
     """Add the lines of a file to a recording, and yield the faults of those that are not valid."""
     if not path.exists():  # no step was recorded
         return
-    with path.open() as file:
+    with regular_files.open_text(path) as file:
         for number, text in enumerate(file, 1):
             if not text.endswith("\n"):  # the last line may be truncated, if the process was killed
                 continue
@@ -187,7 +190,7 @@ _KINDS: dict[str, Any] = {
 
 def _refuse_running(folder: Path) -> None:
     try:
-        pid = json.loads((folder / RUN).read_text()).get("pid")
+        pid = json.loads(regular_files.read_text(folder / RUN)).get("pid")
     except (OSError, ValueError, AttributeError, RecursionError):
         return
     if pid not in (None, os.getpid()) and os.path.exists(f"/proc/{pid}"):
@@ -202,6 +205,10 @@ def refuse_existing(folder: Path) -> None:
     Raises:
         AlignmentError: the folder has a recording, or is a file.
     """
-    if rank_folders(folder) or (folder.exists() and not folder.is_dir()):
+    try:
+        is_file = folder.exists() and not folder.is_dir()
+    except OSError as error:  # such as a name that is too long
+        raise AlignmentError(f"{folder}: {error.strerror}, expected a new folder — give another") from error
+    if is_file or rank_folders(folder):
         kind = "a recording is already there" if folder.is_dir() else "is a file"
         raise AlignmentError(f"{folder}: {kind}, expected a new folder — give another, or remove it")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ascend_adapt.alignment import shards
+from ascend_adapt.whole_numbers import whole_number
 
 _LONGEST = 200
 
@@ -20,8 +21,7 @@ def rank(environ: Mapping[str, str]) -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         own: int = torch.distributed.get_rank()
         return own
-    text = environ.get("RANK", "")
-    return int(text) if text.isdigit() else 0
+    return whole_number(environ.get("RANK")) or 0
 
 
 def facts(rank: int, device: torch.device, modules: list[nn.Module]) -> dict[str, Any]:

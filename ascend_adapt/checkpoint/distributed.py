@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from ascend_adapt import pickled_enums
+from ascend_adapt import pickled_enums, regular_files
 from ascend_adapt.checkpoint.torch_files import StandIn, load_torch_file, member_or_stand_in
 from ascend_adapt.checkpoint.writing import owned
 from ascend_adapt.errors import CheckpointError, type_and_message
@@ -63,7 +63,7 @@ def read_metadata(folder: Path, *, of_megatron: bool = False) -> Metadata:
         tensors.
     """
     file = folder / METADATA
-    with file.open("rb") as stream:
+    with regular_files.open_binary(file) as stream:
         return _RestrictedUnpickler(stream, file, of_megatron=of_megatron).metadata()
 
 
@@ -124,7 +124,7 @@ class DistributedTensors:
                 f"{self.folder}: {index.fqn} is missing or compressed, expected plain bytes — save it uncompressed"
             )
         try:
-            with (self.folder / place.relative_path).open("rb") as stream:
+            with regular_files.open_binary(self.folder / place.relative_path) as stream:
                 stream.seek(place.offset)
                 content: bytes = stream.read(place.length)
                 return content

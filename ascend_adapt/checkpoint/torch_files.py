@@ -82,13 +82,13 @@ def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
     ``part``: bytes to read instead of the file; error messages name ``path``.
 
     Raises:
-        CheckpointError: the file cannot be read, or names a class or function that can run code.
+        CheckpointError: the file cannot be read, is compressed, or names a class or function that can run code.
     """
     stand_ins: dict[str, Any] = {}
     while True:
         try:
             # Only zip archives, torch's format since 1.6, can be mapped.
-            is_mapped = part is None and zipfile.is_zipfile(path)
+            is_mapped = _is_archive(part or path) and part is None
             if part is not None:
                 part.seek(0)
             with torch.serialization.safe_globals([(one, name) for name, one in stand_ins.items()]):
@@ -105,12 +105,27 @@ def load_torch_file(path: Path, part: io.BytesIO | None = None) -> Any:
             stand_ins[name] = _stand_in(name, path)
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror or error}, expected a torch.save file") from error
-        # The errors that a damaged archive raises are not documented.
-        except (RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+        except Exception as error:  # The errors that a damaged archive raises are not documented.
             raise CheckpointError(
                 f"{path}: cannot be read ({type(error).__name__}: {one_line(error)[:200]}), expected a "
                 "torch.save file — restore it, or choose another checkpoint"
             ) from error
+
+
+def _is_archive(file: Path | io.BytesIO) -> bool:
+    """Return whether a file is a zip archive.
+
+    Raises:
+        ValueError: its members unpack to more bytes than it has. torch stores them uncompressed.
+    """
+    if not zipfile.is_zipfile(file):
+        return False
+    size = len(file.getbuffer()) if isinstance(file, io.BytesIO) else file.stat().st_size
+    with zipfile.ZipFile(file) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > size:
+        raise ValueError(f"unpacks to {unpacked} bytes, the archive has {size}")
+    return True
 
 
 def load_torch_dict(path: Path) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import AdaptError, CheckpointError, behind, system_error
 from ascend_adapt.native.checkpoint.folder import SUMS, checksum, sync_folder
+from ascend_adapt.whole_numbers import whole_number
 
 UNVERIFIED = ".unverified"
 _CONVERTING = ".converting-"
@@ -76,7 +78,7 @@ def check_sums(folder: Path) -> None:
     home = next((one for one in (folder, folder.parent) if (one / SUMS).is_file()), None)
     if home is None:
         return
-    for line in (home / SUMS).read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in regular_files.read_text(home / SUMS, errors="replace").splitlines():
         expected, _, name = line.partition("  ")
         path = home / name
         if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -89,4 +91,4 @@ def check_sums(folder: Path) -> None:
 
 
 def _is_alive(pid: str) -> bool:
-    return pid.isdecimal() and Path(f"/proc/{pid}").exists()
+    return whole_number(pid) is not None and Path(f"/proc/{pid}").exists()

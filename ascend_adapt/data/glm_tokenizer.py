@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt import regular_files
 from ascend_adapt.data.encoders import Encoder
 from ascend_adapt.data.tokenizer import END_OF_TEXT, TokenizerRequest, byte_alphabet, load_tokenizer
 from ascend_adapt.errors import DataError
@@ -60,7 +60,7 @@ class GlmTokenizer:
         loaded = load_tokenizer(TokenizerRequest("GPT2BPETokenizer", vocab_file, merge_file, engine="hf"))
         if loaded.eod is None:
             raise DataError(f"{vocab_file}: has no {END_OF_TEXT}, expected GPT-2's vocabulary — add it")
-        words: dict[str, int] = json.loads(Path(vocab_file).read_text(encoding="utf-8"))
+        words: dict[str, int] = json.loads(regular_files.read_text(vocab_file))
         added = [*_BLOCK, *(_TASK if task_mask else ()), *(_DECODER if decoder_mask else ())]
         special = {name: loaded.vocab_size + number for number, (name, _, _) in enumerate(added)}
         return cls(

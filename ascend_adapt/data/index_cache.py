@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt import regular_files
 from ascend_adapt.data.mapping import map_npy
 from ascend_adapt.errors import DataError, system_error
 
@@ -102,7 +103,7 @@ def _read(place: Path, text: str) -> dict[str, NDArray[Any]] | None:
         DataError: the arrays exist, but this process cannot read them, so waiting for another rank would not help.
     """
     try:
-        saved = json.loads((place / "description.json").read_text())
+        saved = json.loads(regular_files.read_text(place / "description.json"))
         arrays = {name: map_npy(place / f"{name}.npy") for name in saved["arrays"]}
         kinds = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
         return arrays if saved["description"] == text and saved["arrays"] == kinds else None

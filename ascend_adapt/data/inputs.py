@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from ascend_adapt.data.parquet import ParquetLines
 from ascend_adapt.errors import DataError, not_installed, one_line, system_error
+from ascend_adapt.whole_numbers import whole_number
 
 STDIN = "-"
 JSON_LINES = (".jsonl", ".json")
@@ -240,11 +241,12 @@ class _LengthPrefixed(io.RawIOBase):
             digits = self._exactly(16, may_end=True)
             if not digits:
                 return 0
-            if not digits.isdigit() or int(digits) > LONGEST_LINE:
+            length = whole_number(digits.decode("ascii", errors="replace"))
+            if length is None or length > LONGEST_LINE:
                 raise DataError(
                     f"length {digits!r}, expected sixteen digits of at most {LONGEST_LINE} — the archive is damaged"
                 )
-            text = self._exactly(int(digits), may_end=False).decode("utf-8")
+            text = self._exactly(length, may_end=False).decode("utf-8")
             self._line = json.dumps({"text": text}).encode() + b"\n"
         part, self._line = self._line[: len(buffer)], self._line[len(buffer) :]
         buffer[: len(part)] = part

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ascend_adapt import regular_files
 from ascend_adapt.data.token_index import DTYPES, VERSION, FieldCheck, TokenIndex, check_index
 
 MAGIC = b"TNTIDX\x00\x00"
@@ -23,7 +24,7 @@ LARGEST_SIZE = np.iinfo(np.int32).max
 
 def is_legacy(file: Path) -> bool:
     """Return whether ``file`` has the magic number of a `lazy` or `cached` index."""
-    with open(file, "rb") as stream:
+    with regular_files.open_binary(file) as stream:
         return stream.read(len(MAGIC)) == MAGIC
 
 
@@ -36,7 +37,7 @@ def read_legacy_index(file: Path, bin_bytes: int) -> TokenIndex:
     check = FieldCheck(file)
     length = file.stat().st_size
     check(length >= HEADER.size, "length", f"{length} bytes", f"a header of {HEADER.size} bytes")
-    with open(file, "rb") as stream:
+    with regular_files.open_binary(file) as stream:
         _, version, code, element_size, items, dimensions, bounds = HEADER.unpack(stream.read(HEADER.size))
         check(version == VERSION, "version", version, VERSION)
         check(code in DTYPES, "dtype code", code, f"one of {sorted(DTYPES)}", "tokens are stored as integers")

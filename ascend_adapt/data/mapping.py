@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ascend_adapt import regular_files
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap, _munmap = _libc.mmap, _libc.munmap
 _mmap.restype = ctypes.c_void_p
@@ -31,7 +33,7 @@ def map_array(path: str | os.PathLike[str], dtype: DTypeLike = np.uint8) -> NDAr
         OSError: the file cannot be opened or mapped.
         ValueError: the length of the file is not a multiple of the item size.
     """
-    with open(path, "rb") as stream:
+    with regular_files.open_binary(path) as stream:
         return np.frombuffer(_mapped(stream), dtype)
 
 
@@ -42,7 +44,7 @@ def map_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
         OSError: the file cannot be opened or mapped.
         ValueError: the file is damaged, or holds Python objects, which run code when loaded.
     """
-    with open(path, "rb") as stream:
+    with regular_files.open_binary(path) as stream:
         if np.lib.format.read_magic(stream) != (1, 0):
             raise ValueError(f"{path}: not version 1.0 of the .npy format")
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.data.blocks import Position, TextBlock, read_blocks
 from ascend_adapt.data.documents import UTF8, find_encoding, parse_documents, text_cleaner
 from ascend_adapt.data.indexed_dataset import token_dtype
@@ -245,7 +246,7 @@ def _job(request: PreprocessRequest, inputs: list[Input]) -> str:
     files = [(source.path, source.member, _stamp(source.path)) for source in inputs]
     tokenizer = request.tokenizer
     given = [path for path in (tokenizer.vocab_file, tokenizer.merge_file) if path]
-    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files_read(tokenizer)]
+    contents = [hashlib.sha256(regular_files.read_bytes(path)).hexdigest() for path in files_read(tokenizer)]
     # Unique for each run, because standard input cannot be read again.
     once = time.time_ns() if any(source.path == STDIN for source in inputs) else 0
     options: tuple[Any, ...] = (

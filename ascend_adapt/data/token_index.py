@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt import regular_files
 from ascend_adapt.data.mapping import map_array
 from ascend_adapt.errors import DataError
 
@@ -70,7 +71,7 @@ def read_index(file: Path, bin_bytes: int, multimodal: bool | None = None) -> To
     check = FieldCheck(file)
     length = file.stat().st_size
     check(length >= HEADER.size, "length", f"{length} bytes", f"a header of {HEADER.size} bytes")
-    with open(file, "rb") as stream:
+    with regular_files.open_binary(file) as stream:
         magic, version, code, sequences, bounds = HEADER.unpack(stream.read(HEADER.size))
     check(magic == MAGIC, "magic", magic, MAGIC, "is it a Megatron .idx file?")
     check(version == VERSION, "version", version, VERSION, "write the file with a Megatron that uses version 1")

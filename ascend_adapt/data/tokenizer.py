@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.data.encoders import (
     CharLevelEncoder,
     CheckedEncoder,
@@ -313,11 +314,9 @@ def _refuse_ambiguous_merges(merge_file: Path) -> None:
 
 def _gpt2_encoding(vocab_file: Path, merge_file: Path, request: TokenizerRequest) -> Any:
     """Return tiktoken's encoding of a byte-level BPE. Its merges must be in the order of ids."""
-    vocabulary: dict[str, int] = json.loads(vocab_file.read_text(encoding="utf-8"))
+    vocabulary: dict[str, int] = json.loads(regular_files.read_text(vocab_file))
     merges = [
-        line.split(" ")
-        for line in merge_file.read_text(encoding="utf-8").split("\n")
-        if not line.startswith("#version")
+        line.split(" ") for line in regular_files.read_text(merge_file).split("\n") if not line.startswith("#version")
     ]
     merged = ["".join(pair) for pair in merges if len(pair) == 2]
     alphabet = byte_alphabet()

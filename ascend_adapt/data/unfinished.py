@@ -18,6 +18,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ascend_adapt import regular_files
 from ascend_adapt.data.indexed_dataset import bin_path, idx_path
 from ascend_adapt.data.mapping import map_array
 from ascend_adapt.data.token_index import write_index
@@ -119,9 +120,11 @@ class Journal:
             lock.flush()
 
     def _read(self) -> dict[str, Any] | None:
+        if not self.path.is_file():
+            return None
         try:
-            saved = json.loads(self.path.read_text())
-        except (FileNotFoundError, ValueError, RecursionError):
+            saved = json.loads(regular_files.read_text(self.path))
+        except (ValueError, RecursionError):
             return None
         return saved["state"] if isinstance(saved, dict) and saved.get("job") == self._job else None
 

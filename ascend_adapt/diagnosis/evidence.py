@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import AdaptError
 
 TIERS = ("schema", "emulated", "cpu", "cuda", "hardware")
@@ -83,7 +84,7 @@ def load(path: Path) -> list[EvidenceRecord]:
         EvidenceError: the file is invalid.
     """
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(regular_files.read_text(path))
         return [EvidenceRecord(**one) for one in data["records"]]
     except EvidenceError as error:
         raise EvidenceError(f"{path}: {error}") from error

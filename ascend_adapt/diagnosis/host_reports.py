@@ -12,7 +12,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from ascend_adapt import probe
+from ascend_adapt import probe, regular_files
 from ascend_adapt.diagnosis import collect, findings
 from ascend_adapt.diagnosis.findings import Finding, Machine, Ran, npu
 from ascend_adapt.diagnosis.predicted import DISTRIBUTIONS, as_findings
@@ -100,7 +100,7 @@ def judge(files: Sequence[Path], asked: str | None = None) -> tuple[list[HostRep
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(file.read_text())
+        data: dict[str, Any] = json.loads(regular_files.read_text(file))
         if data["format"] != collect.FORMAT:
             raise SettingsError(
                 f"{file}: format {data['format']!r}, expected {collect.FORMAT} — collect again with this version"

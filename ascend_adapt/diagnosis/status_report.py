@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import probe, terminal
+from ascend_adapt import probe, regular_files, terminal
 from ascend_adapt.diagnosis import evidence
 from ascend_adapt.errors import AdaptError, SettingsError
 from ascend_adapt.patches.declare.outcome import BAD_STATES, STATES, Outcome
@@ -18,11 +18,11 @@ from ascend_adapt.patches.judge import static
 from ascend_adapt.patches.judge.installation import SourceTree
 from ascend_adapt.runtime import agreement, code_bases, settings
 from ascend_adapt.runtime.plugin_manager import PluginManager
+from ascend_adapt.whole_numbers import whole_number
 
 _COLOURS = {"applied": "green", "armed": "cyan", **dict.fromkeys(BAD_STATES, "red")}
 _UNPROVED = "none for these versions"
 IN_WORDS = {
-    "armed": "waiting for an import",
     "not_needed": "not needed",
     "skipped": "for another device, version or code base",
 }
@@ -120,32 +120,28 @@ def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = o
 def of_run(run_dir: Path) -> Report:
     """Return the outcome of each patch in a job. Ranks that differ from the first rank are reported as problems.
 
+    Files that cannot be read are reported as problems, too.
+
     Raises:
-        NoStatus: the folder has no status file, or the file is damaged.
+        NoStatus: the folder has no status file that can be read.
     """
-    files = [path for path in run_dir.glob("adapt-status.*.json") if path.suffixes[0][1:].isdecimal()]
-    files.sort(key=lambda path: int(path.suffixes[0][1:]))
-    job = _job(run_dir)
+    damaged: list[str] = []
+    job = _job(run_dir, damaged)
     failure, unreached = _failure(run_dir, job.get("failure", [])), job.get("unreached", [])
-    if not files and (unreached or failure):
-        return Report(f"no status: no rank of {run_dir} was reached", (), tuple(unreached), failure=failure)
-    if not files:
+    ranks = _ranks(run_dir, damaged)
+    if not ranks and (unreached or failure):
+        return Report(f"no status: no rank of {run_dir} was reached", (), (*unreached, *damaged), failure=failure)
+    if not ranks:
         found = "has no adapt-status.<rank>.json" if run_dir.is_dir() else "is not a folder"
-        raise NoStatus(f"{run_dir}: {found}, expected a run directory — pass the one that ascend-run printed")
-    ranks: dict[int, dict[str, Any]] = {}
-    for file in files:
-        try:
-            data = json.loads(file.read_text())
-            ranks[int(data["rank"])] = {**data, "outcomes": tuple(_outcome(outcome) for outcome in data["outcomes"])}
-            data["facts"] = {moment: dict(values) for moment, values in data["facts"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise NoStatus(f"{file}: is not a status file ({error}) — remove it") from error
+        nothing = f"{run_dir}: {found}, expected a run directory — pass the one that ascend-run printed"
+        raise NoStatus("\n".join(damaged) or nothing)
     first = ranks[min(ranks)]
     facts = {rank: data["facts"] for rank, data in ranks.items() if agreement.met(first, data)}
     problems = [
         *first.get("problems", ()),
         *(_with_reason(one, ranks[one.rank]["outcomes"]) for one in agreement.differences(facts)),
         *unreached,
+        *damaged,
     ]
     number = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
     # With ASCEND_ADAPT=0, no device is recorded.
@@ -154,8 +150,23 @@ def of_run(run_dir: Path) -> Report:
     if first.get("beside"):
         subject += f"; together with {', '.join(first['beside'])}"
     subject += "".join(f"; {program}" for program in first.get("programs", ()))
-    outcomes, damaged = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
-    return Report(subject, outcomes, (*problems, *damaged), failure=failure)
+    outcomes, unusable = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
+    return Report(subject, outcomes, (*problems, *unusable), failure=failure)
+
+
+def _ranks(run_dir: Path, damaged: list[str]) -> dict[int, dict[str, Any]]:
+    """Return the status of each rank; append what cannot be read to ``damaged``."""
+    ranks: dict[int, dict[str, Any]] = {}
+    numbered = {file: whole_number(file.suffixes[0][1:]) for file in run_dir.glob("adapt-status.*.json")}
+    for _, file in sorted((rank, file) for file, rank in numbered.items() if rank is not None):
+        try:
+            data = json.loads(regular_files.read_text(file))
+            data["outcomes"] = tuple(_outcome(outcome) for outcome in data["outcomes"])
+            data["facts"] = {moment: dict(values) for moment, values in data["facts"].items()}
+            ranks[int(data["rank"])] = data
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            damaged.append(f"{file}: is not a status file ({error}) — remove it")
+    return ranks
 
 
 def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:
@@ -180,20 +191,20 @@ def _failure(run_dir: Path, lines: Sequence[str]) -> tuple[str, ...]:
     return (*lines, f"next step: `ascend-adapt explain {run_dir}` prints the last exception of each rank's log")
 
 
-def _job(run_dir: Path) -> dict[str, list[str]]:
+def _job(run_dir: Path, damaged: list[str]) -> dict[str, list[str]]:
     """Return the failure and the unreached processes in the launcher's job file; {} if there is none.
 
-    Raises:
-        NoStatus: it is damaged.
+    If it cannot be read, append that to ``damaged``.
     """
     file = run_dir / "job.json"
     try:
-        job = json.loads(file.read_text())
+        job = json.loads(regular_files.read_text(file))
         return {name: [str(text) for text in job.get(name, ())] for name in ("failure", "unreached")}
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise NoStatus(f"{file}: is not a job file ({error}) — remove it") from error
+        damaged.append(f"{file}: is not a job file ({error}) — remove it")
+        return {}
 
 
 def _outcome(data: dict[str, Any]) -> Outcome:

@@ -13,6 +13,7 @@ from pathlib import Path
 from ascend_adapt import probe
 from ascend_adapt.emulation import MAX_DEVICES, SOCS, build, full_size, wheel
 from ascend_adapt.errors import EmulationError
+from ascend_adapt.whole_numbers import whole_number
 
 _MACHINES = ("x86_64", "aarch64")
 
@@ -75,8 +76,8 @@ def prepare(
 def count_devices(nproc: int | None, environ: Mapping[str, str]) -> int:
     """Return the number of emulated devices: one per rank, or as many as ASCEND_RT_VISIBLE_DEVICES requires."""
     visible = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
-    named = [int(word) + 1 for word in visible.split(",") if word.strip().isdigit()]
-    return max(nproc or 1, *named) if named else nproc or 1
+    named = [number + 1 for number in map(whole_number, visible.split(",")) if number is not None]
+    return max([nproc or 1, *named])
 
 
 def _check_machine(environ: Mapping[str, str]) -> None:

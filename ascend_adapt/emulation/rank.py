@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ascend_adapt.probe import own_rank
+from ascend_adapt.whole_numbers import whole_number
 
 _is_watching = False
 
@@ -58,8 +59,8 @@ def _process() -> str:
     rank = own_rank()
     if rank is not None:
         return str(rank)
-    inherited = os.environ.get("RANK", "")
-    return f"{inherited}-{os.getpid()}" if inherited.isdigit() else f"p{os.getpid()}"
+    inherited = whole_number(os.environ.get("RANK"))
+    return f"p{os.getpid()}" if inherited is None else f"{inherited}-{os.getpid()}"
 
 
 def _write_at_exit(run_dir: Path) -> None:

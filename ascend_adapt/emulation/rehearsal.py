@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.emulation import finding, page
 from ascend_adapt.emulation.full_size import summary
 from ascend_adapt.errors import EmulationError, one_line
+from ascend_adapt.whole_numbers import whole_number
 
 _MOST_CALLED = 5
 _MOST_FINDINGS, _MOST_KNOWN = 10, 4
@@ -37,7 +39,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     if not any(facts["operators"] or facts["findings"] or summary.has_memory(facts) for facts in processes.values()):
         return [_nothing_ran(processes, code), *known_problems]
     ranks = _with_their_children(processes)
-    statuses = {int(rank): status for rank, status in _read(run_dir, "adapt-status").items() if rank.isdigit()}
+    statuses = _of_ranks(_read(run_dir, "adapt-status"))
     findings = finding.merged(ranks.values())
     everything = {
         "evidence": "emulated",
@@ -58,7 +60,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     if left:
         found.append(f"{left} more findings are in rehearsal.html")
     lines = list(known_problems[:_MOST_KNOWN])
-    if any(name.isdigit() for name in processes):
+    if _of_ranks(processes):
         lines += _shared_devices(ranks)[:2]
     applied = sorted({name for status in statuses.values() for name in _applied(status)})
     at_full_size = summary.lines(ranks)
@@ -85,13 +87,14 @@ def _nothing_ran(processes: Mapping[str, Any], code: int) -> str:
 
 def _with_their_children(processes: Mapping[str, Any]) -> dict[int, Any]:
     """Return the facts of each rank, including processes that it started; without ranks, the facts of each process."""
-    ranks = {int(name): dict(facts) for name, facts in processes.items() if name.isdigit()}
+    ranks = {rank: dict(facts) for rank, facts in _of_ranks(processes).items()}
     if not ranks:  # The job is a command that sets no RANK.
         return dict(enumerate(processes.values()))
     for name, facts in processes.items():
-        parent = ranks.get(int(name.partition("-")[0])) if name.partition("-")[0].isdigit() else None
-        if parent is None or name.isdigit():
+        rank = whole_number(name.partition("-")[0]) if "-" in name else None
+        if rank not in ranks:
             continue
+        parent = ranks[rank]
         for kind in ("operators", "on_the_host", "missing", "synchronisations"):
             parent[kind] = dict(Counter(parent[kind]) + Counter(facts[kind]))
         for kind in ("violations", "findings"):
@@ -101,8 +104,14 @@ def _with_their_children(processes: Mapping[str, Any]) -> dict[int, Any]:
     return ranks
 
 
+def _of_ranks(processes: Mapping[str, Any]) -> dict[int, Any]:
+    """Return the facts of processes that are ranks."""
+    numbered = {whole_number(name): facts for name, facts in processes.items()}
+    return {rank: facts for rank, facts in numbered.items() if rank is not None}
+
+
 def _how_many(processes: Mapping[str, Any]) -> str:
-    ranks = sum(name.isdigit() for name in processes)
+    ranks = len(_of_ranks(processes))
     others = _counted(str(len(processes) - ranks), "process")
     if not ranks:
         return others
@@ -128,10 +137,10 @@ def _read(run_dir: Path, name: str) -> dict[str, dict[str, Any]]:
     found = {}
     for path in sorted(run_dir.glob(f"{name}.*.json")):
         try:
-            found[path.name.split(".")[1]] = content = json.loads(path.read_text())
+            found[path.name.split(".")[1]] = content = json.loads(regular_files.read_text(path))
             if not isinstance(content, dict):
                 raise ValueError(f"a JSON {type(content).__name__}")
-        except (ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise EmulationError(
                 f"{path}: cannot be read ({one_line(error)}), expected the report of a rank — start the job again"
             ) from error

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from ascend_adapt import probe
+from ascend_adapt import probe, regular_files
 from ascend_adapt.emulation import cache, pairs
 from ascend_adapt.errors import EmulationError, one_line
 
@@ -169,7 +169,7 @@ def _digest(file: Path) -> str:
 
 def _sha256(file: Path) -> str:
     digest = hashlib.sha256()
-    with file.open("rb") as stream:
+    with regular_files.open_binary(file) as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -30,7 +30,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
     """Add the two commands to ``commands``, a subparsers action, and return their parsers."""
     evaluate = commands.add_parser("eval", help="evaluate a checkpoint on LAMBADA, COPA or perplexity")
-    evaluate.add_argument("--task", required=True, choices=TASKS)
+    evaluate.add_argument("--task", required=True, choices=TASKS, help="what to evaluate; ppl: perplexity of a text")
     evaluate.add_argument(
         "--data", required=True, type=Path, metavar="FILE", help="file of JSON lines; for ppl also a .txt file"
     )

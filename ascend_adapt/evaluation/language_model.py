@@ -25,6 +25,7 @@ from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import placed
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
+from ascend_adapt.whole_numbers import of_variable
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -36,7 +37,7 @@ def ranks_of_this_job(kind: str | None = None) -> Iterator[Mesh]:
     ``kind`` selects the device of a process without a launcher; a launcher selects it for its ranks.
     """
     device = devices.of_this_rank(None if "RANK" in os.environ else kind)
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    world = of_variable(os.environ, "WORLD_SIZE", 1)
     if world == 1:
         yield meshes.single(device)
         return

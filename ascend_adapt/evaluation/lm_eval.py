@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.errors import AdaptError, SettingsError, not_installed
+from ascend_adapt.whole_numbers import whole_number
 
 try:
     from lm_eval.__main__ import cli_evaluate
@@ -51,9 +52,10 @@ class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
         max_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        if not str(batch_size).isdecimal():
+        size = whole_number(str(batch_size))
+        if size is None:
             raise SettingsError(f"--batch_size: {batch_size}, expected a number — give one")
-        self.batch_size, self.max_gen_toks = int(batch_size), max_gen_toks
+        self.batch_size, self.max_gen_toks = size, max_gen_toks
         # Without --device, lm-eval passes "cuda:0" on every host. The context is never exited, because lm-eval has no
         # hook at the end of an evaluation.
         self._job = ranks_of_this_job(None if device == "cuda:0" else device)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.checkpoint.source import Source
 from ascend_adapt.data.tokenizer import TYPES, LoadedTokenizer, TokenizerRequest, files_read, load_tokenizer
 from ascend_adapt.errors import DataError, SettingsError
@@ -125,7 +126,7 @@ def _of_arguments(source: Source) -> TokenizerRequest | None:
 def _end_in_config(source: Source) -> int | None:
     """Return the eos_token_id in Hugging Face's config.json, the first one if it is a list."""
     try:
-        found = json.loads((source.path / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
+        found = json.loads(regular_files.read_text(source.path / "config.json")).get("eos_token_id")
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
     found = found[0] if isinstance(found, list) and found else found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.data.json_lines import read_rows, text
 from ascend_adapt.errors import DataError, SettingsError
 from ascend_adapt.evaluation.language_model import LanguageModel
@@ -76,7 +77,7 @@ def _documents(data: Path, key: str) -> list[str]:
     if data.suffix != ".txt":
         return [row[key] for row in read_rows(data, {key: text})]
     try:
-        document = data.read_text(encoding="utf-8-sig")
+        document = regular_files.read_text(data, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise DataError(f"{data}: cannot be read ({error}), expected UTF-8 text — correct --data") from error
     if not document.strip():

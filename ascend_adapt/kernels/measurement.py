@@ -10,6 +10,7 @@ from typing import Any
 
 from ascend_adapt.errors import KernelError
 from ascend_adapt.kernels import run_record, trial
+from ascend_adapt.whole_numbers import of_variable
 
 CAPTURED = "the stream is being captured"
 _TURNS, _WARM_UP, _TIMED = 3, 3, 5
@@ -42,7 +43,7 @@ def why_not(tensor: Any) -> str:
         return f"backends are not measured on {tensor.device.type}"
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
         return CAPTURED
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not os.environ.get("ASCEND_ADAPT_RUN_DIR"):
+    if of_variable(os.environ, "WORLD_SIZE", 1) > 1 and not os.environ.get("ASCEND_ADAPT_RUN_DIR"):
         return "several ranks without a run directory to share the choice in (ascend-run sets one)"
     return ""
 

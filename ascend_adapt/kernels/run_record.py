@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import KernelError
 
 FOLDER = "kernel-choices"
@@ -72,7 +73,7 @@ def _path(subject: Mapping[str, Any]) -> Path | None:
 
 def _read(path: Path) -> Mapping[str, Any] | None:
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(regular_files.read_text(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -7,7 +7,9 @@ import argparse
 from ascend_adapt.alignment.selection import Selection
 from ascend_adapt.emulation import SOCS
 from ascend_adapt.errors import SettingsError
+from ascend_adapt.whole_numbers import whole_number
 
+_MOST = 10**6
 DEVICES = ("auto", "npu", "cuda", "cpu", "npu-emulated")
 
 
@@ -47,10 +49,12 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
+    number = whole_number(text.removeprefix("-"))
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not an integer")
+    if number > _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {_MOST}")
+    return -number if text.startswith("-") else number
 
 
 def at_least_one(text: str) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
+from ascend_adapt import switches
 from ascend_adapt.errors import AdaptError, type_and_message
 from ascend_adapt.launch.bootstrap import _ascend_adapt_signals
 from ascend_adapt.launch.in_process import member
@@ -27,13 +28,15 @@ def main(argv: Sequence[str]) -> None:
             stream.reconfigure(line_buffering=True)
     # Under --no-adapt no bootstrap has set this variable. Children of this rank must not be mistaken for the rank.
     os.environ.setdefault("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
+    debug = False
     try:
+        debug = switches.is_on(os.environ, "ASCEND_ADAPT_DEBUG")
         member.join()
         _run(is_module, rest)
         enabling.check()
     except AdaptError as error:
         failures.record(os.environ, 1, str(error))
-        if os.environ.get("ASCEND_ADAPT_DEBUG"):
+        if debug:
             raise
         print(f"ascend_adapt: {error}", file=sys.stderr)
         sys.exit(1)

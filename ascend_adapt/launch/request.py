@@ -110,6 +110,9 @@ def parse(argv: Sequence[str]) -> Request:
     """
     parser = _parser()
     options, command = _split(parser, list(argv))
+    if without := [word[:-3] for word in options if word.startswith("--") and word.endswith("=--")]:
+        # argparse before Python 3.13 returns an empty list.
+        parser.error(f"argument {without[0]}: expected one argument")
     known = parser.parse_args(options)
     if known.line is not None and known.container is None:
         parser.error("--cmd: needs a container — add --container IMAGE")

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import yaml
 
-from ascend_adapt import bounded_yaml, standard_streams
+from ascend_adapt import bounded_yaml, regular_files, standard_streams, switches
 from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.config.yaml_file import from_dict, to_dict
 from ascend_adapt.errors import ConfigError, TrainingError, one_line
 from ascend_adapt.native.checkpoint.folder import write_durably
+from ascend_adapt.whole_numbers import of_variable
 
 VARIABLE = "ASCEND_ADAPT_NATIVE_CONFIG"
 
@@ -32,10 +33,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         TrainingError: the run directory is not writable; ``loop.train`` raises further errors.
     """
     standard_streams.prepare()
+    debug = switches.is_on(environ, "ASCEND_ADAPT_DEBUG")
     try:
         _train(argv, environ)
     except KeyboardInterrupt:
-        if environ.get("ASCEND_ADAPT_DEBUG"):
+        if debug:
             raise
         rank = environ.get("RANK", "0")
         print(
@@ -48,7 +50,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> None:
 def _train(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     config = _configuration(argv, environ)
     run_dir = Path(environ.get("ASCEND_ADAPT_RUN_DIR", config.checkpoint.save or "runs/native"))
-    rank = int(environ.get("RANK", "0"))
+    rank = of_variable(environ, "RANK", 0)
     if rank == 0:
         _write_config(config, run_dir)
     # Importing torch takes seconds; an invalid configuration should fail before it.
@@ -79,7 +81,7 @@ def _write_config(config: TrainConfig, run_dir: Path) -> None:
 def _configuration(argv: Sequence[str], environ: Mapping[str, str]) -> TrainConfig:
     if argv:
         try:
-            content = bounded_yaml.load(Path(argv[0]).read_text(encoding="utf-8"))
+            content = bounded_yaml.load(regular_files.read_text(argv[0]))
         except OSError as error:
             raise ConfigError(f"{argv[0]}: {error.strerror} — give the config.yaml of a native run") from error
         except ValueError as error:

@@ -14,6 +14,7 @@ import torch
 
 from ascend_adapt import probe, switches
 from ascend_adapt.errors import SettingsError, TrainingError
+from ascend_adapt.whole_numbers import of_variable
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 """Collective communication backend of each kind of device."""
@@ -48,7 +49,7 @@ def of_this_rank(kind: str | None = None) -> torch.device:
             f"--device {kind}: torch {torch.__version__} finds no such device, expected one — use --device cpu, or run "
             f"ascend-adapt doctor --device {kind}"
         )
-    device = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
+    device = torch.device(kind, of_variable(os.environ, "LOCAL_RANK", 0))
     _module(device).set_device(device)
     return device
 

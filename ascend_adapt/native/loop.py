@@ -37,6 +37,7 @@ from ascend_adapt.native.samples.token_files import empty_by_split, identities
 from ascend_adapt.native.signals import SignalHandler
 from ascend_adapt.native.step.pipeline import Batch
 from ascend_adapt.native.step.trainer import Step, Trainer
+from ascend_adapt.whole_numbers import of_variable, whole_number
 
 
 class Batches(Protocol):
@@ -78,7 +79,7 @@ def train(config: TrainConfig, run_dir: str | Path, log: Log, kind: type[Trainin
         TrainingError: a checkpoint cannot be loaded, or the run cannot continue.
         DataError: token files cannot be read or are too short.
     """
-    meshes.check_world(config.parallel, int(os.environ.get("WORLD_SIZE", "1")))
+    meshes.check_world(config.parallel, of_variable(os.environ, "WORLD_SIZE", 1))
     device = devices.of_this_rank()
     devices.set_deterministic(os.environ)
     started_here = not dist.is_initialized()
@@ -387,9 +388,9 @@ class TrainingRun:
         """Return the checkpoint to resume from, as a next step; waits for a checkpoint that is being written."""
         if self.saver is not None:
             self.saver.wait()
-            latest = self.group.on_first(self.saver.folder.latest) or ""
-            if latest.isdecimal():
-                return f"resume from {self.saver.folder.of(int(latest))}"
+            latest = whole_number(self.group.on_first(self.saver.folder.latest))
+            if latest is not None:
+                return f"resume from {self.saver.folder.of(latest)}"
         return f"resume from {self.config.checkpoint.load}" if self.resumed_at else "no checkpoint was saved"
 
     def _reason_to_stop(self, iteration: int) -> str | None:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import SettingsError
 
 LARGEST = 32 << 20
@@ -150,7 +151,7 @@ def read(file: Path, largest: int = LARGEST) -> LogText:
         SettingsError: the log cannot be read.
     """
     try:
-        with file.open("rb") as opened:
+        with regular_files.open_binary(file) as opened:
             # The offset is even, so that no UTF-16 code unit is cut.
             skipped = max(0, file.stat().st_size - largest) & ~1
             start = opened.read(min(1 << 20, skipped))

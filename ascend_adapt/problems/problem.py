@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from packaging.requirements import InvalidRequirement, Requirement
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import PluginError
 
 EVIDENCE = ("report", "maintainer", "source", "cpu", "emulated", "cuda", "hardware")
@@ -105,7 +106,7 @@ def read(file: Path) -> list[Problem]:
         PluginError: the file cannot be read, or declarations are invalid; the message lists all faults.
     """
     try:
-        data = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        data = yaml.load(regular_files.read_text(file), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise PluginError(f"{file}: {' '.join(str(error).split())}, expected YAML — correct the file") from error
     faults: list[str] = []

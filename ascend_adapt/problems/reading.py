@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def read(file: Path) -> Reading:
         SettingsError: the file cannot be read, is larger than 4 MiB, or is not valid in its format.
     """
     try:
-        with file.open("rb") as stream:
+        with regular_files.open_binary(file) as stream:
             data = stream.read(_LARGEST + 1)
         if len(data) > _LARGEST:
             raise SettingsError(f"{file}: is larger than 4 MiB, expected a script or configuration — pass another file")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.config.train_config import LossScale
 from ascend_adapt.errors import ConfigError
 
@@ -63,7 +63,7 @@ def read_file(path: str) -> dict[str, Any]:
         ConfigError: the file cannot be read, is not JSON, or has a key that is unknown or not supported.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(regular_files.read_text(path))
     except OSError as error:
         raise ConfigError(f"deepspeed_config {path!r}: {error.strerror} — correct the path") from error
     except (ValueError, RecursionError) as error:

@@ -37,6 +37,7 @@ from ascend_adapt.recipes.options import UNKNOWN, Options
 from ascend_adapt.recipes.parallel_sizes import check_ranks
 from ascend_adapt.recipes.recipe import Recipe
 from ascend_adapt.recipes.vocabulary import read_vocabulary
+from ascend_adapt.whole_numbers import whole_number
 
 VERSIONS = ("4f61ed7",)
 _BLOCK_SYMBOLS, _TASK_MASKS = 6, 2
@@ -176,9 +177,10 @@ def _number(file: dict[str, Any], name: str, otherwise: float) -> float:
 
 def _parallel(options: Options, world_size: int, file: dict[str, Any], stages: str | None) -> Parallel:
     tensor = options.size("model_parallel_size")
-    if stages is not None and not stages.isdecimal():
+    pipeline = 1 if stages is None else whole_number(stages)
+    if pipeline is None:
         raise ConfigError(f"--pipeline-model-parallel-size: {stages!r}, expected a number — correct it")
-    pipeline = max(int(stages or 1), 1)
+    pipeline = max(pipeline, 1)
     check_ranks(world_size, {"model parallel": tensor, "pipeline": pipeline}, "--nproc")
     zero, offload = deepspeed_json.zero_stage(file.get("zero_optimization"))
     return Parallel(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.config.glm_config import MULTI_TOKEN, BlankInfilling, Cloze, GlmVocabulary
 from ascend_adapt.config.train_config import Batch, Data
 from ascend_adapt.errors import ConfigError
@@ -103,7 +104,7 @@ def cloze(options: Options, vocabulary: GlmVocabulary, batch: Batch) -> Cloze:
     file = Path(folder) / "train.jsonl"
     if not file.is_file():
         raise ConfigError(f"{file}: no such file, expected the training examples of {task} — correct --data-dir")
-    lines = sum(1 for line in file.read_bytes().splitlines() if line.strip())
+    lines = sum(1 for line in regular_files.read_bytes(file).splitlines() if line.strip())
     return Cloze(
         task=task,
         folder=str(Path(folder).absolute()),

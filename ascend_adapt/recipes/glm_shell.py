@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import ConfigError, one_line
+from ascend_adapt.whole_numbers import whole_number
 
 PROGRAMS = ("pretrain_glm.py", "finetune_glm.py")
 _SECONDS = 60
@@ -62,7 +64,7 @@ def started(argv: Sequence[str]) -> Started:
     for file in files:
         if not Path(file).is_file():
             raise ConfigError(f"{file}: no such file, expected GLM's script or configuration — correct the path")
-    text = Path(files[0]).read_text(encoding="utf-8", errors="replace")
+    text = regular_files.read_text(files[0], errors="replace")
     if any(program in text for program in PROGRAMS):
         return _of_launcher(files, _run(_RECORD, files), own)
     return Started((*_of_configuration(files, _run(_SOURCE, files)), *own))
@@ -85,8 +87,8 @@ def _of_launcher(files: Sequence[str], words: Sequence[str], own: tuple[str, ...
     # The hostfile of the scripts is an example, which DeepSpeed ignores if it is missing.
     return Started(
         (*words[place + 1 :], *own),
-        int(ranks) if ranks and ranks.isdecimal() else None,
-        int(nodes) if nodes and nodes.isdecimal() else None,
+        whole_number(ranks),
+        whole_number(nodes),
         hostfile if hostfile and Path(hostfile).is_file() else None,
     )
 
@@ -130,4 +132,4 @@ def _run(script: str, files: Sequence[str]) -> list[str]:
         if not recorded.exists():
             why = ended.stderr.strip().splitlines()[-1:] or ["starts no program"]
             raise ConfigError(f"{files[0]}: {why[0]}, expected GLM's script or configuration — correct it")
-        return recorded.read_text(encoding="utf-8").split("\0")[:-1]
+        return regular_files.read_text(recorded).split("\0")[:-1]

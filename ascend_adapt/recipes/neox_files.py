@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ascend_adapt import bounded_yaml
+from ascend_adapt import bounded_yaml, regular_files
 from ascend_adapt.errors import ConfigError, one_line
 
 
@@ -59,7 +59,7 @@ def read_files(paths: Sequence[str], folder: str | None) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = parsed(path.read_text(encoding="utf-8"), str(path))
+        content = parsed(regular_files.read_text(path), str(path))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror} — give a readable YAML file, and its folder with -d") from error
     except UnicodeDecodeError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import ConfigError
 
 _END_OF_DOCUMENT = "<|endoftext|>"
@@ -49,7 +50,7 @@ def read_vocabulary(tokenizer_type: str, path: str | None, stated: int | None) -
 def _read(tokenizer_type: str, path: str) -> Vocabulary:
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(regular_files.read_text(file))
         ids = _ids(content)
     except OSError as error:
         raise ConfigError(f"vocabulary file {path!r}: {error.strerror} — correct it, or give --vocab-size") from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_adapt.errors import SettingsError
+from ascend_adapt.whole_numbers import whole_number
 
 _EVERY_S = 5
 _LONGEST_S = 3600
@@ -96,7 +97,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _seconds(text: str) -> int:
-    seconds = int(text) if text.isdecimal() else 0
+    seconds = whole_number(text) or 0
     if not 1 <= seconds <= _LONGEST_S:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds (1 to {_LONGEST_S})")
     return seconds

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ascend_adapt.whole_numbers import whole_number
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -61,4 +63,5 @@ def of_program(arguments: Mapping[str, str], sizes: Mapping[str, int], ranks: in
 
 def _size(stated: Iterable[Any]) -> int:
     """Return the first number that is given, else 1. GPT-NeoX's 0 pipeline stages count as one."""
-    return next((max(int(one), 1) for one in stated if one is not None and str(one).isdecimal()), 1)
+    numbers = (whole_number(str(one)) for one in stated)
+    return next((max(number, 1) for number in numbers if number is not None), 1)

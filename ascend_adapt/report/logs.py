@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.report import log_lines, native_rows
 from ascend_adapt.report.curves import Gathered
 
@@ -39,7 +40,7 @@ class Followed:
         Raises:
             OSError: the file cannot be read.
         """
-        with self.path.open("rb") as file:
+        with regular_files.open_binary(self.path) as file:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if identity != self._identity or status.st_size < self._offset:

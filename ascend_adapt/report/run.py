@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import bounded_yaml
+from ascend_adapt import bounded_yaml, regular_files
 from ascend_adapt.diagnosis import explaining, status_report
 from ascend_adapt.emulation import finding
 from ascend_adapt.errors import AdaptError, LaunchError, SettingsError, one_line
@@ -286,7 +286,7 @@ def _config(path: Path, run: Run) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        config = bounded_yaml.load(path.read_text())
+        config = bounded_yaml.load(regular_files.read_text(path))
     except (OSError, ValueError) as error:
         run.notes.append(f"{path}: cannot be read ({one_line(error)}), so the settings are missing")
         return {}
@@ -323,7 +323,7 @@ def _is_secret(name: str) -> bool:
 def _json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, or {}, because a running or killed job leaves incomplete files."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(regular_files.read_text(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}

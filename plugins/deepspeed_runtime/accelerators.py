@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ascend_adapt import Call, Symptom, wrap
+from ascend_adapt.whole_numbers import of_variable
 
 TARGET = "deepspeed.accelerator.real_accelerator:get_accelerator"
 
@@ -181,9 +182,9 @@ def _cpu_methods() -> dict[str, Any]:
         "device_name": lambda self, device_index=None: "cpu",
         "device": lambda self, device_index=None: torch.device("cpu"),
         "set_device": lambda self, device_index: None,
-        "current_device": lambda self: int(os.environ.get("LOCAL_RANK", "0")),
+        "current_device": lambda self: of_variable(os.environ, "LOCAL_RANK", 0),
         "current_device_name": lambda self: "cpu",
-        "device_count": lambda self: int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        "device_count": lambda self: of_variable(os.environ, "LOCAL_WORLD_SIZE", 1),
         "synchronize": lambda self, device_index=None: None,
         "set_rng_state": lambda self, new_state, device_index=None: torch.set_rng_state(new_state),
         "get_rng_state": lambda self, device_index=None: torch.get_rng_state(),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ascend_adapt import Call, Symptom, wrap
+from ascend_adapt.whole_numbers import whole_number
 
 from ..checkpoint_allow_list import DEEPSPEED, allowed
 
@@ -190,9 +191,9 @@ def megatron_universal_checkpoint_info(call: Call) -> Any:
 )
 def checkpoint_writer_hosts(call: Call) -> Any:
     """Set both variables from those of torchrun and ascend-run."""
-    values = [os.environ.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")]
-    if all(word.isdecimal() for word in values):
-        ranks, local_ranks, host = map(int, values)
+    names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    ranks, local_ranks, host = (whole_number(os.environ.get(name)) for name in names)
+    if ranks and local_ranks and host is not None:
         os.environ.setdefault("CROSS_SIZE", str(ranks // local_ranks))
         os.environ.setdefault("CROSS_RANK", str(host))
     return call.proceed()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import Call, Patch, Symptom, wrap
+from ascend_adapt import Call, Patch, Symptom, regular_files, wrap
 
 
 @wrap(
@@ -36,7 +36,7 @@ def _content(configuration: Any) -> Any:
     if not isinstance(configuration, (str, Path)):
         return configuration
     try:
-        return json.loads(Path(configuration).read_text())
+        return json.loads(regular_files.read_text(configuration))
     except (OSError, ValueError, RecursionError):
         return configuration  # DeepSpeed will report the error in this configuration.
 

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from ascend_adapt import Call, Symptom, wrap
+from ascend_adapt.whole_numbers import of_variable
 
 
 @wrap(
@@ -20,6 +21,6 @@ from ascend_adapt import Call, Symptom, wrap
 )
 def model_on_own_npu(call: Call) -> Any:
     """Omit the device map in a job of several ranks, unless the caller passes one."""
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if of_variable(os.environ, "WORLD_SIZE", 1) > 1:
         call.kwargs = {"device_map": None, **call.kwargs}
     return call.proceed()

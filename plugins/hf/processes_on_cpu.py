@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from ascend_adapt import Call, Symptom, wrap
+from ascend_adapt.whole_numbers import of_variable
 
 
 @wrap(
@@ -26,6 +27,6 @@ def cpu_process_group(call: Call) -> Any:
     from accelerate.utils import DistributedType
 
     backend, kind = call.proceed()
-    if kind == DistributedType.NO and int(os.environ.get("WORLD_SIZE", 1)) > 1 and "LOCAL_RANK" in os.environ:
+    if kind == DistributedType.NO and of_variable(os.environ, "WORLD_SIZE", 1) > 1 and "LOCAL_RANK" in os.environ:
         return backend or "gloo", DistributedType.MULTI_CPU
     return backend, kind

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.cuda.nccl
 
+from ascend_adapt.whole_numbers import of_variable
+
 from ..deepspeed_runtime.accelerators import HostEvent, HostStream
 from . import _graphs, profiling
 from ._loading_and_autocast import AMP, AMP_OF_CUDA, TORCH, Generator
@@ -89,7 +91,7 @@ class ProcessGroupNCCL:
 
 def _cuda() -> dict[str, Any]:
     """Return the attributes of torch.cuda that a CPU can emulate; other attributes fail as they do without CUDA."""
-    index = [int(os.environ.get("LOCAL_RANK", "0"))]
+    index = [of_variable(os.environ, "LOCAL_RANK", 0)]
 
     def set_device(device: Any) -> None:
         number = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
@@ -207,7 +209,7 @@ class _Generators:
 
 def _ranks_here() -> int:
     """Return the number of ranks on this host, each of which has a "device". DeepSpeed sets LOCAL_SIZE."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+    return of_variable(os.environ, "LOCAL_WORLD_SIZE", 0) or of_variable(os.environ, "LOCAL_SIZE", 1)
 
 
 def _with_any_backend(sdpa_kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,8 +21,13 @@ _SCALER = "torch_npu.npu.amp.grad_scaler:GradScaler"
 def fused_optimizers_step_with_a_scaler(call: Call) -> Any:
     """Unscale the gradients first, as for an unfused optimizer."""
     optimizer = call["optimizer"]
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return call.proceed()
     optimizer._step_supports_amp_scaling = False
-    return call.proceed()
+    try:
+        return call.proceed()
+    finally:
+        optimizer._step_supports_amp_scaling = True
 
 
 @wrap(

@@ -152,6 +152,19 @@ def test_explain_shows_no_password_and_no_token(tmp_path, capsys):
             assert "hunter2" not in said
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "unable to allocate shared memory(shm) for file </torch_26553_1934276645_0>: No space left on device (28)",
+        "unable to open shared memory object </torch_1_2_3> in read-write mode: Too many open files (24)",
+        "unable to write to file </torch_1_2_3>: No space left on device (28)",
+    ],
+)
+def test_torchs_messages_about_full_shared_memory(message):
+    log = LogText(f"RuntimeError: {message}\n")
+    assert [one.problem.name for one in explanation.explain(log, PROBLEMS, Facts())] == ["shared_memory_is_full"]
+
+
 def test_an_unknown_failure_is_shown_with_its_frames(tmp_path, capsys):
     text = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    g()\n'
     text += '  File "/src/ascend_adapt/emulation/aten.py", line 9, in g\n    raise OwnError\nmy.OwnError: no\n'

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt import bounded_yaml
+from ascend_adapt import bounded_yaml, regular_files
 from ascend_adapt.checkpoint.canonical import BLOCK_POSITIONS, POSITIONS, QUERY_KEY_VALUE, WORDS, heads, parameters
 from ascend_adapt.checkpoint.qkv import reordered
 from ascend_adapt.checkpoint.source import Given, Rule, RuleReader, Source, Tensors, refuse_leftover
@@ -231,7 +231,7 @@ def _of_run(files: Sequence[Path]) -> tuple[Model, dict[str, Any]]:
     expected = "expected the config.yaml of a native GLM run, or the plan that `ascend-run --dry-run --json` prints"
     try:
         (file,) = files
-        text = file.read_text(encoding="utf-8")
+        text = regular_files.read_text(file)
         # YAML 1.1 reads 1e-05, as JSON writes it, as a string.
         content = json.loads(text) if text.startswith("{") else bounded_yaml.load(text)
         config = content.get("config", content) if isinstance(content, dict) else None

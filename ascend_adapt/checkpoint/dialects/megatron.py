@@ -30,6 +30,7 @@ from ascend_adapt.checkpoint.trackers import tracked_name
 from ascend_adapt.checkpoint.writing import Output, described, description, mapped_file, placeholder, with_table
 from ascend_adapt.config.model_config import Model
 from ascend_adapt.errors import CheckpointError
+from ascend_adapt.whole_numbers import whole_number
 
 LATEST, FILE = "latest_checkpointed_iteration.txt", "model_optim_rng.pt"
 _RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?")
@@ -49,7 +50,8 @@ def tracked_folder(path: Path, is_one: Callable[[Path], bool]) -> Path | None:
     if not tracker.is_file():
         return None
     named = tracked_name(tracker)
-    folder = path / (f"iter_{int(named):07d}" if named.isdecimal() else "release")
+    iteration = whole_number(named)
+    folder = path / ("release" if iteration is None else f"iter_{iteration:07d}")
     return folder if is_one(folder) else None
 
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.dialects.megatron import LATEST
 from ascend_adapt.checkpoint.distributed import METADATA, DistributedTensors, Entry, write_distributed
@@ -19,6 +20,7 @@ from ascend_adapt.checkpoint.trackers import tracked_name
 from ascend_adapt.checkpoint.writing import Output
 from ascend_adapt.config.yaml_file import model_from_dict, run_arguments
 from ascend_adapt.errors import CheckpointError, ConfigError, one_line
+from ascend_adapt.whole_numbers import whole_number
 
 PROGRESS, PREFIX = "progress.json", "model."
 
@@ -28,9 +30,9 @@ def iteration_folder(path: Path) -> Path | None:
     if (path / PROGRESS).is_file():
         return path
     tracker = path / LATEST
-    named = tracked_name(tracker) if tracker.is_file() else ""
-    if named.isdecimal() and (path / f"iter_{int(named):07d}" / PROGRESS).is_file():
-        return path / f"iter_{int(named):07d}"
+    named = whole_number(tracked_name(tracker)) if tracker.is_file() else None
+    if named is not None and (path / f"iter_{named:07d}" / PROGRESS).is_file():
+        return path / f"iter_{named:07d}"
     found = sorted(path.glob(f"iter_*/{PROGRESS}")) if path.is_dir() else []
     return found[-1].parent if found else None
 
@@ -50,7 +52,7 @@ def open_source(path: Path, _given: Given) -> Source:
     if folder is None:
         raise CheckpointError(f"{path}: has no {PROGRESS}, expected a native trainer checkpoint")
     try:
-        then = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))
+        then = json.loads(regular_files.read_text(folder / PROGRESS))
         model = model_from_dict(then["config"]["model"])
         parallel = then["config"].get("parallel", {})
         arguments = run_arguments(then["config"])

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ascend_adapt import regular_files
 from ascend_adapt.checkpoint.canonical import parameters
 from ascend_adapt.checkpoint.hugging_face import gpt2, gpt_neox, llama
 from ascend_adapt.checkpoint.hugging_face.settings import Unsupported
@@ -113,7 +114,7 @@ def read_config(path: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read or is not a JSON object.
     """
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(regular_files.read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({one_line(error)}), expected JSON") from error
     if not isinstance(config, dict):
@@ -259,7 +260,7 @@ def _weight_files(folder: Path) -> list[Path]:
     ):
         if (folder / index).is_file():
             try:
-                names = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
+                names = set(json.loads(regular_files.read_text(folder / index))["weight_map"].values())
             except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise CheckpointError(
                     f"{folder / index}: cannot be read ({one_line(error)}), expected an index"
@@ -280,8 +281,8 @@ def _open_safetensors(path: Path) -> tuple[Any, list[str]]:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
         raise CheckpointError(not_installed("safetensors", "*.safetensors files", "hf")) from error
-    path.open("rb").close()  # safetensors reports every system error as a missing file
     try:
+        regular_files.open_binary(path).close()  # safetensors reports every system error as a missing file
         content: Any = safe_open(path, framework="pt")
         return content, list(content.keys())
     except (SafetensorError, OSError) as error:

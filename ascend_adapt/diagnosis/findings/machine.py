@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascend_adapt.patches.declare.outcome import Outcome
+from ascend_adapt.whole_numbers import whole_number
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class Machine:
         path = self.at(file)
         lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
         fields = [line.split(":") for line in lines]
-        return {int(words[2]): words[0] for words in fields if len(words) > 2 and words[2].isdigit()}
+        numbers = {whole_number(words[2]): words[0] for words in fields if len(words) > 2}
+        return {number: name for number, name in numbers.items() if number is not None}
 
 
 def settings_of(file: Path) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from ascend_adapt.diagnosis.findings import cann_versions
 from ascend_adapt.diagnosis.findings.machine import Finding, Machine, settings_of
 from ascend_adapt.diagnosis.findings.versions import release
+from ascend_adapt.whole_numbers import whole_number
 
 _ASCEND = "/usr/local/Ascend"
 # Device nodes that every process opens to use an NPU, in addition to davinci<N>.
@@ -308,7 +309,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in version.split(".") if word.isdigit())
+    return tuple(number for number in map(whole_number, version.split(".")) if number is not None)
 
 
 CHECKS = (driver, firmware, npu_smi, nodes, cann, python_of_cann, torch_npu)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascend_adapt.diagnosis.findings.machine import Finding, Machine
+from ascend_adapt.whole_numbers import whole_number
 
 _SMALL_SHM = 1 << 30
 # A rank has sockets to most other ranks, and file descriptors for token files, shards and DataLoader workers.
@@ -18,8 +19,8 @@ def visible_devices(machine: Machine) -> Iterator[Finding]:
     """Check the visible-device variables for device numbers that do not exist."""
     for kind, name in (("npu", "ASCEND_RT_VISIBLE_DEVICES"), ("cuda", "CUDA_VISIBLE_DEVICES")):
         count = len(machine.nodes.get(kind, ()))
-        wanted = [int(word) for word in machine.environ.get(name, "").split(",") if word.strip().isdigit()]
-        beyond = [str(number) for number in wanted if number >= count]
+        wanted = map(whole_number, machine.environ.get(name, "").split(","))
+        beyond = [str(number) for number in wanted if number is not None and number >= count]
         if count and beyond:
             yield Finding(
                 f"{name} lists {', '.join(beyond)}, this host has {count} {kind} devices",

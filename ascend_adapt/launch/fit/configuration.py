@@ -13,6 +13,7 @@ from ascend_adapt.launch.fit.file_copy import ConfigurationFile
 from ascend_adapt.launch.fit.names import Names
 from ascend_adapt.launch.fit.setting import Choices, Setting
 from ascend_adapt.launch.request import Request
+from ascend_adapt.whole_numbers import whole_number
 
 _DEEPSPEED_KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "fp16", "bf16")
 _SHELLS = ("bash", "sh", "zsh", "nohup", "srun", "make")
@@ -236,7 +237,7 @@ class Configuration:
         value = self._file_value(name)
         if not isinstance(value, int):
             value = words.value_of(self.words, getattr(self.names, name))
-        return int(value) if str(value).isdecimal() else None
+        return whole_number(str(value))
 
 
 def of(request: Request, command: Sequence[str], ranks: int) -> Configuration | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import bounded_yaml
+from ascend_adapt import bounded_yaml, regular_files
 from ascend_adapt.errors import ConfigError, one_line
 
 
@@ -30,7 +30,7 @@ class ConfigurationFile:
             ConfigError: the file cannot be read, or is not a mapping.
         """
         try:
-            text = path.read_text(encoding="utf-8")
+            text = regular_files.read_text(path)
             values = json.loads(text) if path.suffix == ".json" else bounded_yaml.load(text)
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: {one_line(error)}, expected YAML or JSON — correct the file") from error

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
+
 GIB = 1 << 30
 _UNLIMITED = 1 << 40
 """Device memory of a trial in bytes, larger than any setting needs, so that the true peak is measured."""
@@ -61,7 +63,7 @@ def run(
 
 def _measured(folder: Path, code: int) -> Measured:
     path = folder / "rehearsal.json"
-    ranks = json.loads(path.read_text())["ranks"].values() if path.exists() else ()
+    ranks = json.loads(regular_files.read_text(path))["ranks"].values() if path.exists() else ()
     facts = [one["full_size"] for one in ranks if one.get("full_size")]
     devices = [device for one in facts for device in one["memory"].values()]
     refused = [device["refused"] for device in devices if device["refused"] is not None]
@@ -84,7 +86,7 @@ def _total(device: Mapping[str, Any], kind: str = "allocated_peak") -> int:
 
 def _cause(log: Path, code: int) -> str:
     """Return the last line of a log that reports an error."""
-    lines = log.read_text(errors="replace").splitlines()
+    lines = regular_files.read_text(log, errors="replace").splitlines()
     named = [line for line in lines if "Error: " in line or (code == 2 and line.startswith("ascend-run: "))]
     ended = f"ended with exit code {code}" if code else "ended without an optimizer step"
     cause = named[-1].rpartition("]: ")[2].strip() if named else ended

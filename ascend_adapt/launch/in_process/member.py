@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import LaunchError, one_line
 from ascend_adapt.launch.in_process import device_use
 from ascend_adapt.launch.one_host.processes import Identity
@@ -111,7 +112,7 @@ def _compare(run_dir: RunDirectory, own: dict[str, Any]) -> None:
     facts_by_rank: dict[int, dict[str, dict[str, str]]] = {}
     for path in run_dir.path.glob("adapt-status.*.json"):
         try:
-            data: dict[str, Any] = json.loads(path.read_text())
+            data: dict[str, Any] = json.loads(regular_files.read_text(path))
             if data["job"] == own["job"] and agreement.met(own, data):
                 facts_by_rank[int(data["rank"])] = data["facts"]
         except OSError as error:

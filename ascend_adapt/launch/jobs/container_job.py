@@ -7,6 +7,7 @@ NPU.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -139,7 +140,7 @@ def visible(device: str, environ: Mapping[str, str]) -> list[str]:
     listed = environ.get(probe.VISIBLE_DEVICES[device])
     if listed is not None:
         return [word.strip() for word in listed.split(",")][: probe.count_devices(device, environ)]
-    return ["".join(filter(str.isdigit, name)) for name in probe.device_nodes(device)]
+    return [re.sub(r"\D", "", name) for name in probe.device_nodes(device)]
 
 
 def _inside(request: Request, inner: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.request import NATIVE, Request
 
@@ -84,7 +85,7 @@ def _imports(script: Path) -> list[str]:
         LaunchError: the script cannot be read.
     """
     try:
-        tree = ast.parse(script.read_bytes())
+        tree = ast.parse(regular_files.read_bytes(script))
     except (OSError, SyntaxError, ValueError) as error:
         raise LaunchError(f"{script}: cannot be read ({error}) — give the path of a readable Python file") from error
     found = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from ascend_adapt import regular_files
+
 _NAMES = ("deepy.py",)
 _RUNNERS = (
     "deepspeed.launcher.runner",
@@ -22,7 +24,7 @@ def is_launcher(script: Path) -> bool:
     if script.name in _NAMES:
         return True
     try:
-        tree = ast.parse(script.read_bytes())
+        tree = ast.parse(regular_files.read_bytes(script))
     except (OSError, SyntaxError, ValueError):
         return False  # Python will report the problem when the script runs.
     imported = _imported(tree)

@@ -17,7 +17,7 @@ from ascend_adapt.launch.placement import cluster_environment, network
 from ascend_adapt.launch.placement import hosts as placement
 from ascend_adapt.launch.placement import plan as planning
 from ascend_adapt.launch.placement.hostfile import Host
-from ascend_adapt.launch.placement.ports import Ports
+from ascend_adapt.launch.placement.ports import Ports, check_free
 
 
 @dataclass
@@ -62,6 +62,9 @@ class LocalJob(Job):
                 free_port=ports.rendezvous,
                 share=share,
             )
+            port = plan.master_port
+            if plan.ranks[0].rank == 0 and port is not None and port != ports.rendezvous:
+                check_free(port)
             trained = None
             if context.native is not None:
                 trained = context.native.configured(plan.world_size or 1)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.request import Request
 
@@ -68,7 +69,7 @@ def _lacking(script: Path) -> Iterator[tuple[int, str, str]]:
     Stop at a statement that uses sys.path or sys.modules: after it, the script may import its own copy of a package.
     """
     try:
-        tree = ast.parse(script.read_bytes())
+        tree = ast.parse(regular_files.read_bytes(script))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return  # Python will report the problem when the script runs.
     for statement in tree.body:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ascend_adapt import probe
+from ascend_adapt import probe, regular_files
 from ascend_adapt.errors import AdaptError, LaunchError, one_line
 from ascend_adapt.launch import cores
 from ascend_adapt.launch.one_host import signals
@@ -31,7 +31,7 @@ from ascend_adapt.launch.one_host.signals import NOT_WAITED_FOR, Source
 from ascend_adapt.launch.one_host.termination import GRACE_S
 from ascend_adapt.launch.placement import environment
 from ascend_adapt.launch.placement.plan import Plan, RankCommand
-from ascend_adapt.launch.placement.ports import Ports, is_free
+from ascend_adapt.launch.placement.ports import Ports, check_free
 from ascend_adapt.launch.transport.protocol import (
     BEAT_S,
     LOST_S,
@@ -42,6 +42,7 @@ from ascend_adapt.launch.transport.protocol import (
     json_frame,
     json_object,
 )
+from ascend_adapt.whole_numbers import whole_number
 
 # Packages whose versions must be the same on all hosts of a job.
 COMPARED = ("torch", "torch_npu", "deepspeed", "transformers", "megatron-core")
@@ -193,8 +194,8 @@ class Agent:
             )
         if "0" in (rank.env["LOCAL_RANK"] for rank in ranks if rank.rank == 0):
             port = order["master_port"]
-            if port != self._ports.rendezvous and not is_free(port):
-                raise LaunchError(f"port {port}: is busy, expected one that is free — choose another --master-port")
+            if port != self._ports.rendezvous:
+                check_free(port)
 
     def _copy(self, kind: Kind, pipe: int) -> None:
         """Forward the output of the ranks; keep reading even if the launcher is gone, so that ranks do not block."""
@@ -237,7 +238,7 @@ class Agent:
                 written = path.stat().st_mtime_ns
                 if self._sent.get(rank) != written:
                     self._sent[rank] = written
-                    self._sender.send(json_frame(Kind.STATUS, {"rank": rank, "text": path.read_text()}))
+                    self._sender.send(json_frame(Kind.STATUS, {"rank": rank, "text": regular_files.read_text(path)}))
             except OSError:
                 continue  # The rank has not written the file yet.
 
@@ -274,7 +275,8 @@ def running_jobs() -> list[dict[str, Any]]:
     """Return the run directory and the rank pids of each ascend-run job that is running on this host."""
     found: dict[str, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+        pid = whole_number(entry)
+        if pid is None:
             continue
         try:
             words = Path("/proc", entry, "environ").read_bytes().split(b"\0")
@@ -282,7 +284,7 @@ def running_jobs() -> list[dict[str, Any]]:
             continue
         environ = dict(word.partition(b"=")[::2] for word in words)
         claimed = environ.get(b"ASCEND_ADAPT_RANK_PID", b"").partition(b" ")[0] or entry.encode()
-        identity = Identity.of(int(entry))
+        identity = Identity.of(pid)
         if b"ASCEND_ADAPT_JOB" in environ and b"RANK" in environ and claimed == entry.encode() and identity:
             found.setdefault(os.fsdecode(environ.get(b"ASCEND_ADAPT_RUN_DIR", b"")), []).append(identity.pid)
     return [{"run_dir": run_dir, "pids": pids} for run_dir, pids in found.items()]

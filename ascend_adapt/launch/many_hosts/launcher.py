@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import LaunchError, one_line
 from ascend_adapt.launch.one_host import signals
 from ascend_adapt.launch.one_host.console import Console, say
@@ -294,7 +295,7 @@ class HostsLauncher:
             return  # The status file is from an earlier attempt.
         path = self._assignment.run_dir.rank_status(rank)
         try:
-            if not path.exists() or path.read_text() != status["text"]:
+            if not path.exists() or regular_files.read_text(path) != status["text"]:
                 write_whole(path, data)
         except OSError as error:
             if not self._status_failed:

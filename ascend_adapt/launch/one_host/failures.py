@@ -13,10 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import type_and_message
 from ascend_adapt.launch.one_host.moment import Moment, have_one_clock
 from ascend_adapt.launch.one_host.processes import code_name
 from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
+from ascend_adapt.whole_numbers import whole_number
 
 _LONGEST = 500
 _LONGEST_TRACE = 1 << 14
@@ -64,10 +66,10 @@ class Failure:
 
 def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -> None:
     """Write this rank's failure to the run directory, if there is one."""
-    folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), environ.get("RANK", "")
-    if not folder or not rank.isdigit():
+    folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), whole_number(environ.get("RANK"))
+    if not folder or rank is None:
         return
-    failure = {"rank": int(rank), "at": asdict(Moment.now()), "code": code, "host": socket.gethostname()}
+    failure = {"rank": rank, "at": asdict(Moment.now()), "code": code, "host": socket.gethostname()}
     failure |= {"traceback": trace} if trace else {}
     data = {**failure, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
     try:
@@ -124,7 +126,7 @@ def _first(found: Iterable[Failure]) -> Failure | None:
 def _is_last_of_its_rank(path: Path, run_dir: RunDirectory) -> bool:
     rank, _, pid = path.stem.partition(".")
     try:
-        return str(json.loads(run_dir.rank_status(int(rank)).read_text())["pid"]) == pid
+        return str(json.loads(regular_files.read_text(run_dir.rank_status(int(rank))))["pid"]) == pid
     except (OSError, ValueError, KeyError, RecursionError):
         return False
 
@@ -137,6 +139,6 @@ def _recorded(run_dir: RunDirectory, since: Moment) -> dict[Path, Failure]:
 
 def _read(path: Path) -> Failure | None:
     try:
-        return Failure.from_json(json.loads(path.read_text()))
+        return Failure.from_json(json.loads(regular_files.read_text(path)))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

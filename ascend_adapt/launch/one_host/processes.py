@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.whole_numbers import whole_number
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PF_FORKNOEXEC = 0x40
@@ -107,7 +108,7 @@ def descendants(of: int) -> list[Identity]:
     """Return the running descendants of a process in every session and process group, without zombies."""
     children: dict[int, list[tuple[int, _Stat]]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and (stat := _Stat.read(int(entry))) is not None:
+        if (pid := whole_number(entry)) is not None and (stat := _Stat.read(pid)) is not None:
             children.setdefault(stat.parent, []).append((int(entry), stat))
     found: list[Identity] = []
     parents = [of]

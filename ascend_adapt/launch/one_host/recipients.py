@@ -8,6 +8,7 @@ from pathlib import Path
 from ascend_adapt.launch.one_host import processes
 from ascend_adapt.launch.one_host.processes import Identity
 from ascend_adapt.launch.one_host.signals import END
+from ascend_adapt.whole_numbers import whole_number
 
 SETTLE_S = 0.3
 """Seconds after which a scheduler is assumed to have signalled every process of a job."""
@@ -39,10 +40,10 @@ class Recipients:
 
     def _has_own_launcher(self, one: Identity) -> bool:
         job = processes.environment(one.pid).get("ASCEND_ADAPT_JOB", self._job).rpartition(".")[0]
-        words = job.split("-")
-        if job == self._job or len(words) != 3 or not (words[1] + words[2]).isdigit():
+        _, *numbers = map(whole_number, job.split("-"))
+        if job == self._job or len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
             return False
-        return Identity(int(words[1]), int(words[2])).is_alive()
+        return Identity(numbers[0], numbers[1]).is_alive()
 
     def _has_got(self, one: Identity, number: int) -> bool:
         beacon = self._beacons / str(one.pid)

@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.one_host.console import say
 from ascend_adapt.launch.one_host.processes import Identity
+from ascend_adapt.whole_numbers import whole_number
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,11 @@ class RunDirectory:
         Raises:
             LaunchError: a running job uses the folder, or the folder cannot be created.
         """
-        if self.job.exists():
+        try:
+            has_job = self.job.exists()
+        except OSError as error:  # such as a name that is too long
+            raise self._unusable(error) from error
+        if has_job:
             job, _ = Job.read(self)
             if job.is_alive():
                 raise LaunchError(
@@ -69,7 +75,10 @@ class RunDirectory:
             for one in (self.job, *stale):
                 one.unlink(missing_ok=True)
         except OSError as error:
-            raise LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir") from error
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> LaunchError:
+        return LaunchError(f"run directory {self.path}: {error.strerror} — choose another with --log-dir")
 
     def join(self, job: Mapping[str, Any]) -> None:
         """Prepare the folder on a host other than the launcher's; ``job`` is the content that Job.write() wrote.
@@ -80,7 +89,7 @@ class RunDirectory:
             LaunchError: create() raises it.
         """
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            if json.loads(self.job.read_text())["launcher"] == job["launcher"]:
+            if json.loads(regular_files.read_text(self.job))["launcher"] == job["launcher"]:
                 return
         self.create()
         write_whole(self.job, job)
@@ -102,8 +111,8 @@ class RunDirectory:
 
     def of_all_nodes(self) -> list[RunDirectory]:
         """Return one RunDirectory per launcher of this directory, in the order of the hosts."""
-        nodes = [int(one.suffixes[0][1:]) for one in self.path.glob("job.*.json") if one.suffixes[0][1:].isdecimal()]
-        return [RunDirectory(self.path, node) for node in (0, *sorted(nodes))]
+        nodes = sorted(node for one in self.path.glob("job.*.json") if (node := _rank_of(one)) is not None)
+        return [RunDirectory(self.path, node) for node in (0, *nodes)]
 
     def rank_log(self, rank: int) -> Path:
         """Return the path of a rank's log."""
@@ -136,7 +145,7 @@ class Job:
             LaunchError: the file is missing or damaged.
         """
         try:
-            data = json.loads(run_dir.job.read_text())
+            data = json.loads(regular_files.read_text(run_dir.job))
             return (
                 cls(data["host"], data["boot"], Identity(**data["launcher"]), Identity(**data["guardian"])),
                 data,
@@ -167,13 +176,14 @@ class Job:
         except OSError as error:
             say(
                 f"{run_dir.job}: {error.strerror}; the job continues, `ascend-adapt status` and `ascend-adapt stop` "
-                "will not find it — free space there"
+                "will not find it — free space there, or choose another with --log-dir"
             )
 
 
 def _rank_of(file: Path) -> int | None:
     """Return the rank that has written a file: the first number between the dots of its name."""
-    return next((int(word) for word in file.name.split(".") if word.isdecimal()), None)
+    numbers = map(whole_number, file.name.split("."))
+    return next((number for number in numbers if number is not None), None)
 
 
 def boot_id() -> str:

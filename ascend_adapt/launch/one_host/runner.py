@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 
-from ascend_adapt.errors import AdaptError
+from ascend_adapt.errors import AdaptError, LaunchError, system_error
 from ascend_adapt.launch.one_host import processes, signals, termination
 from ascend_adapt.launch.one_host.console import say
 from ascend_adapt.launch.one_host.guardian import Assignment, Guardian
@@ -24,7 +24,11 @@ class GuardedRun:
     """
 
     def __init__(self, assignment: Assignment, descriptors: Mapping[int, int] | None = None) -> None:
-        """Start the guardian; ``descriptors`` maps its descriptor numbers to open descriptors, e.g. ``{1: pipe}``."""
+        """Start the guardian; ``descriptors`` maps its descriptor numbers to open descriptors, e.g. ``{1: pipe}``.
+
+        Raises:
+            LaunchError: this user or host can have no more processes.
+        """
         processes.adopt_orphans()
         launcher = Identity.own()
         reader, self._writer = os.pipe()
@@ -32,7 +36,16 @@ class GuardedRun:
         sys.stderr.flush()
         # Signals are blocked from fork until the handlers are installed, so that no signal is lost or misdirected.
         before: set[int] = set(signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED))
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(reader)
+            os.close(self._writer)
+            raise LaunchError(
+                f"guardian of the job: {system_error(error)}, expected a process that starts — raise the limit, or "
+                "start less on this host"
+            ) from error
         if self._pid == 0:
             os.close(self._writer)
             for number, descriptor in (descriptors or {}).items():

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.request import Request
+from ascend_adapt.whole_numbers import whole_number
 
 DEFAULT_PORT = 29500
 # Slurm's special steps (batch script, shell of salloc, extern) have numbers from here on; srun counts from 0.
@@ -88,14 +89,14 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
         if tasks > 1:
             return
     for name in _MPI_SIZES:
-        if (_number(environ.get(name, "")) or 1) > 1:
+        if (whole_number(environ.get(name)) or 1) > 1:
             raise LaunchError(
                 f"{name}={environ[name]}: mpirun starts ascend-run {environ[name]} times, and each would start "
                 "the full job — leave mpirun out and give a --hostfile, or give --nnodes, --node-rank and "
                 f"--master-addr; {_ON_PURPOSE}"
             )
     if "LOCAL_RANK" in environ and "RANK" in environ and not _is_below_a_rank(environ):
-        ranks = _number(environ.get("WORLD_SIZE", "")) or 1
+        ranks = whole_number(environ.get("WORLD_SIZE")) or 1
         if ranks > 1:
             raise LaunchError(
                 f"RANK={environ['RANK']}, LOCAL_RANK={environ['LOCAL_RANK']}, WORLD_SIZE={ranks}: another launcher "
@@ -106,7 +107,7 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
 
 def overlooked(environ: Mapping[str, str]) -> str:
     """Return a warning if RANK and WORLD_SIZE are set and might count either hosts or ranks, else an empty string."""
-    ranks = _number(environ.get("WORLD_SIZE", "")) or 1
+    ranks = whole_number(environ.get("WORLD_SIZE")) or 1
     if ranks < 2 or "RANK" not in environ or "LOCAL_RANK" in environ:
         return ""
     return (
@@ -126,11 +127,11 @@ def _step(environ: Mapping[str, str]) -> tuple[int, int] | None:
 
     A batch script has no SLURM_STEP_* variables, only SLURM_NTASKS; a shell of salloc is one of Slurm's special steps.
     """
-    number = _number(environ.get("SLURM_STEP_ID", ""))
-    nodes = _number(environ.get("SLURM_STEP_NUM_NODES", ""))
+    number = whole_number(environ.get("SLURM_STEP_ID"))
+    nodes = whole_number(environ.get("SLURM_STEP_NUM_NODES"))
     if number is None or number >= _OWN_STEPS or not nodes:
         return None
-    return nodes, _number(environ.get("SLURM_STEP_NUM_TASKS", "")) or nodes
+    return nodes, whole_number(environ.get("SLURM_STEP_NUM_TASKS")) or nodes
 
 
 def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set[str]]) -> ClusterNode:
@@ -152,7 +153,7 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
     addr = request.master_addr or (ips[0] if ips else environ.get("MASTER_ADDR", ""))
     if not addr and nodes > 1:
         raise LaunchError(f"--nnodes {nodes}: the address of host 0 is not given — add --master-addr")
-    port = request.master_port or _number(environ.get("MASTER_PORT", "")) or DEFAULT_PORT
+    port = request.master_port or whole_number(environ.get("MASTER_PORT")) or DEFAULT_PORT
     return ClusterNode(nodes, node or 0, addr or "127.0.0.1", port, "the command line")
 
 
@@ -162,7 +163,7 @@ def _slurm(environ: Mapping[str, str]) -> ClusterNode | None:
     if step is None or step[0] < 2 or not listed:
         return None
     nodes = step[0]
-    job = _number(environ.get("SLURM_JOB_ID", "")) or 0
+    job = whole_number(environ.get("SLURM_JOB_ID")) or 0
     # The port depends on the job, because two jobs may share a node. Linux's ephemeral ports begin at 32768.
     port = 16000 + job % 16000
     return ClusterNode(nodes, _needed(environ, "SLURM_NODEID"), first_of_nodelist(listed), port, "Slurm")
@@ -177,10 +178,10 @@ def first_of_nodelist(text: str) -> str:
 
 
 def _modelarts(environ: Mapping[str, str]) -> ClusterNode | None:
-    nodes, hosts = _number(environ.get("MA_NUM_HOSTS", "")), environ.get("VC_WORKER_HOSTS", "")
+    nodes, hosts = whole_number(environ.get("MA_NUM_HOSTS")), environ.get("VC_WORKER_HOSTS", "")
     if not nodes or not hosts:
         return None
-    nproc = _number(environ.get("MA_NUM_GPUS", "")) or None
+    nproc = whole_number(environ.get("MA_NUM_GPUS")) or None
     first = hosts.partition(",")[0].strip()
     return ClusterNode(nodes, _needed(environ, "VC_TASK_INDEX"), first, DEFAULT_PORT, "ModelArts", nproc)
 
@@ -192,35 +193,31 @@ def _volcano(environ: Mapping[str, str]) -> ClusterNode | None:
     """
     if "VC_TASK_INDEX" not in environ or "LOCAL_RANK" in environ or not environ.get("MASTER_ADDR"):
         return None
-    nodes = _number(environ.get("WORLD_SIZE", ""))
+    nodes = whole_number(environ.get("WORLD_SIZE"))
     if not nodes:
         return None
-    port = _number(environ.get("MASTER_PORT", "")) or DEFAULT_PORT
+    port = whole_number(environ.get("MASTER_PORT")) or DEFAULT_PORT
     return ClusterNode(nodes, _needed(environ, "RANK"), environ["MASTER_ADDR"], port, "Volcano")
 
 
 def _torchrun(environ: Mapping[str, str]) -> ClusterNode | None:
-    nodes = _number(environ.get("PET_NNODES", ""))
+    nodes = whole_number(environ.get("PET_NNODES"))
     if not nodes or nodes < 2:
         return None
     if not environ.get("PET_MASTER_ADDR"):
         raise LaunchError(f"PET_NNODES={nodes}: PET_MASTER_ADDR is not set — set it, or unset PET_NNODES")
-    port = _number(environ.get("PET_MASTER_PORT", "")) or DEFAULT_PORT
-    nproc = _number(environ.get("PET_NPROC_PER_NODE", "")) or None
+    port = whole_number(environ.get("PET_MASTER_PORT")) or DEFAULT_PORT
+    nproc = whole_number(environ.get("PET_NPROC_PER_NODE")) or None
     return ClusterNode(
         nodes, _needed(environ, "PET_NODE_RANK"), environ["PET_MASTER_ADDR"], port, "torchrun's PET_*", nproc
     )
 
 
 def _needed(environ: Mapping[str, str], name: str) -> int:
-    number = _number(environ.get(name, ""))
+    number = whole_number(environ.get(name))
     if number is None:
         raise LaunchError(f"{name}={environ.get(name, '')!r}: expected the rank of this host — give --node-rank")
     return number
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.strip().isdecimal() else None
 
 
 def _checked(share: ClusterNode) -> ClusterNode:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascend_adapt import probe
+from ascend_adapt import probe, regular_files
 from ascend_adapt.alignment import watch
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.cores import threads_per_rank
 from ascend_adapt.launch.placement import network
 from ascend_adapt.launch.request import Request
+from ascend_adapt.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from ascend_adapt.emulation.environment import Emulation
@@ -165,14 +166,18 @@ def of_deepspeed_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]
     """Return the variables that ``.deepspeed_env`` sets; DeepSpeed's launcher reads it in the home, then in ``folder``.
 
     Raises:
-        LaunchError: a line is not of the form NAME=value.
+        LaunchError: a file cannot be read, or a line is not of the form NAME=value.
     """
     name = environ.get("DS_ENV_FILE", ".deepspeed_env")
     variables: dict[str, str] = {}
     for path in dict.fromkeys((Path(environ.get("HOME", "~")).expanduser() / name, folder / name)):
         if not path.is_file():
             continue
-        for number, line in enumerate(path.read_text(errors="surrogateescape").splitlines(), 1):
+        try:
+            text = os.fsdecode(regular_files.read_bytes(path))
+        except OSError as error:
+            raise LaunchError(f"{path}: {error.strerror}, expected a readable file — correct it") from error
+        for number, line in enumerate(text.splitlines(), 1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             key, equals, value = line.partition("=")
@@ -212,10 +217,10 @@ def warnings(device: str, environ: Mapping[str, str], nodes: int) -> list[str]:
             f"{' and '.join(ALLOCATOR_SETTINGS)}: both are set, but torch_npu accepts only one — unset one"
         )
     found = []
-    wait, minutes = environ.get("HCCL_EXEC_TIMEOUT", ""), environ.get("DEEPSPEED_TIMEOUT", "30")
-    if device == "npu" and wait.isdecimal() and minutes.isdecimal() and int(wait) != 60 * int(minutes):
+    wait, minutes = map(whole_number, (environ.get("HCCL_EXEC_TIMEOUT"), environ.get("DEEPSPEED_TIMEOUT", "30")))
+    if device == "npu" and wait is not None and minutes is not None and wait != 60 * minutes:
         found.append(
-            f"HCCL_EXEC_TIMEOUT={wait} s, but the process group waits {60 * int(minutes)} s unless the script "
+            f"HCCL_EXEC_TIMEOUT={wait} s, but the process group waits {60 * minutes} s unless the script "
             "sets another timeout: the shorter one ends the job — make them equal"
         )
     if nodes > 1 and environ.get("HCCL_IF_IP"):

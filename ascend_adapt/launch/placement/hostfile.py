@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import LaunchError
+from ascend_adapt.whole_numbers import whole_number
 
 # ssh would read a name that begins with a dash as an option; `,`, `[`, `^` and `/` have a special meaning for pdsh.
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.:+-]*"
@@ -41,7 +43,7 @@ def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
         LaunchError: the file cannot be read, is empty, or has a malformed or duplicate line.
     """
     try:
-        with path.open(encoding="utf-8-sig") as stream:
+        with regular_files.open_text(path, encoding="utf-8-sig") as stream:
             text = stream.read(_MOST_CHARACTERS + 1)
     except OSError as error:
         raise LaunchError(
@@ -70,13 +72,19 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
         if found["word"] == "slot" and not warned:
             warn(f"{where}, read as slots={found['slots']}")
             warned = True
-        host = Host(found["address"], tuple(range(int(found["slots"]))))
-        if host.name in hosts:
+        host = Host(_without_dot(found["address"]), tuple(range(int(found["slots"]))))
+        # Names of hosts are the same in upper and lower case.
+        if host.name.lower() in hosts:
             raise LaunchError(f"{where}, but {host.name} already has a line — remove one of them")
-        hosts[host.name] = host
+        hosts[host.name.lower()] = host
     if not hosts:
         raise LaunchError(f"hostfile {name}: lists no host, {_EXPECTED} — add one, or leave --hostfile out")
     return tuple(hosts.values())
+
+
+def _without_dot(address: str) -> str:
+    """Remove the dot that ends an absolute name: /etc/hosts and ssh's configuration have names without it."""
+    return address.rstrip(".")
 
 
 def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> tuple[Host, ...]:
@@ -110,7 +118,7 @@ def _read_filter(option: str, text: str, hosts: Sequence[Host]) -> dict[str, set
     chosen: dict[str, set[int]] = {}
     for part in _parts(text, known):
         address, colon, numbers = part.rpartition(":") if ":" in part else (part, "", "")
-        host = known.get(address)
+        host = known.get(_without_dot(address))
         if host is None:
             raise LaunchError(f"{option} {text}: {address!r} is not one of the hosts — {_some(known)}")
         slots = _numbers(numbers, f"{option} {text}") if colon else set(host.slots)
@@ -135,12 +143,12 @@ def _parts(text: str, known: Iterable[str]) -> list[str]:
 
 
 def _numbers(text: str, where: str) -> set[int]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
+    slots = {whole_number(word) for word in text.split(",")}
+    if None in slots:
         raise LaunchError(
             f"{where}: {text!r} is not a list of slots, expected numbers as in host:0,2@host2 — correct it"
         )
-    return {int(word) for word in words}
+    return {slot for slot in slots if slot is not None}
 
 
 def _some(known: Iterable[str]) -> str:

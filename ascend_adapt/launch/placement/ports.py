@@ -33,13 +33,16 @@ class Ports:
         self.close()
 
 
-def is_free(port: int) -> bool:
-    """Return whether rank 0 could listen on this port of this host."""
+def check_free(port: int) -> None:
+    """Check that rank 0 can listen on this port of this host. Other ranks would join the job that listens there.
+
+    Raises:
+        LaunchError: the port is busy.
+    """
     try:
         _bound(port).close()
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        raise LaunchError(f"port {port}: is busy, expected one that is free — choose another --master-port") from error
 
 
 def _bound(port: int) -> socket.socket:

@@ -20,7 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import ran_out, system_error
+from ascend_adapt.whole_numbers import whole_number
 
 LATEST = "latest_checkpointed_iteration.txt"
 PROGRESS = "progress.json"
@@ -42,12 +44,12 @@ class CheckpointFolder:
     def latest(self) -> str | None:
         """Return the content of the tracker file, or None if there is none. Other trainers use the same file name."""
         tracker = self.path / LATEST
-        return tracker.read_text(encoding="utf-8", errors="replace").strip() if tracker.exists() else None
+        return regular_files.read_text(tracker, errors="replace").strip() if tracker.exists() else None
 
     def saved(self) -> list[int]:
         """Return the iterations of all native checkpoints in ascending order, without checking their files."""
-        found = (one for one in self.path.glob("iter_*") if one.name[5:].isdecimal() and (one / SUMS).exists())
-        return sorted(int(one.name[5:]) for one in found)
+        found = (whole_number(one.name[5:]) for one in self.path.glob("iter_*") if (one / SUMS).exists())
+        return sorted(number for number in found if number is not None)
 
     def begin(self, iteration: int) -> Path:
         """Return a new folder to write a checkpoint into, after removing what an earlier crash left behind.
@@ -114,7 +116,7 @@ def recorded_sums(folder: Path) -> dict[str, str]:
         raise ValueError("it does not exist")
     if not (folder / SUMS).exists():
         raise ValueError(f"it has no {SUMS}")
-    words = [line.split("  ", 1) for line in (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()]
+    words = [line.split("  ", 1) for line in regular_files.read_text(folder / SUMS, errors="replace").splitlines()]
     if not all(len(pair) == 2 for pair in words):
         raise ValueError(f"its {SUMS} cannot be read")
     sums = {name: value for value, name in words}
@@ -147,7 +149,7 @@ def damage(folder: Path, sums: Mapping[str, str], names: Iterable[str]) -> str |
 def checksum(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with regular_files.open_binary(path) as stream:
         while piece := stream.read(_PIECE):
             digest.update(piece)
     return digest.hexdigest()

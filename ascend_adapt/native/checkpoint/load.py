@@ -11,11 +11,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+from ascend_adapt import regular_files
 from ascend_adapt.checkpoint.detection import dialect_of
 from ascend_adapt.checkpoint.dialects.megatron import untracked_folder
 from ascend_adapt.config.train_config import Checkpoint
 from ascend_adapt.config.yaml_file import to_dict
-from ascend_adapt.errors import TrainingError, ran_out
+from ascend_adapt.errors import TrainingError, one_line, ran_out
 from ascend_adapt.native.checkpoint.config_changes import (
     changes_of_model,
     changes_of_optimizer,
@@ -31,6 +32,7 @@ from ascend_adapt.native.checkpoint.state import TrainState, generators, model_s
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.parameters import local
 from ascend_adapt.native.step.trainer import Trainer, seed_dropout
+from ascend_adapt.whole_numbers import whole_number
 
 FRESH = "starting from random weights:"
 AXES = ("tensor", "pipeline", "data")
@@ -122,8 +124,7 @@ def _candidates(folder: CheckpointFolder) -> tuple[list[Path], list[str]]:
     latest, saved = folder.latest(), sorted(folder.saved(), reverse=True)
     if not saved and foreign_format(folder.path) is not None:
         return [], []
-    if latest is not None and latest.isdecimal():
-        number = int(latest)
+    if (number := whole_number(latest)) is not None:
         return [folder.of(number), *(folder.of(older) for older in saved if older < number)], []
     if latest and (folder.path / latest).is_dir():
         return [folder.path / latest], []
@@ -188,12 +189,12 @@ def read_progress(source: Path) -> dict[str, Any]:
         TrainingError: the file cannot be read or is not a JSON object.
     """
     try:
-        progress = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
+        progress = json.loads(regular_files.read_text(source / PROGRESS))
         if not isinstance(progress, dict):
             raise ValueError(f"a JSON {type(progress).__name__}")
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TrainingError(
-            f"{source / PROGRESS}: is not JSON ({error}), expected the progress of a native run — "
+            f"{source / PROGRESS}: cannot be read as JSON ({one_line(error)}), expected the progress of a native run — "
             "load another checkpoint"
         ) from error
     return progress

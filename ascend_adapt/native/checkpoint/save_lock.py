@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native.parallel.host_group import HostGroup
 from ascend_adapt.native.parallel.mesh import Mesh
@@ -108,7 +109,7 @@ def _wrong_with(folder: Path, holder: str) -> str | None:
 
 def _not_shared(folder: Path, holder: str) -> str | None:
     try:
-        seen = (folder / FILE).read_text(encoding="utf-8")
+        seen = regular_files.read_text(folder / FILE)
     except OSError as error:
         return f"does not see it ({error.strerror})"
     return None if seen == holder else "sees another folder"

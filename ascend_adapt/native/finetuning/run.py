@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ascend_adapt import regular_files
 from ascend_adapt.config.glm_config import CHOICES, METRICS
 from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.native.checkpoint.folder import write_durably
@@ -129,7 +130,7 @@ class FinetuningRun(TrainingRun):
         if self.config.checkpoint.save is None:
             return None
         path = Path(self.config.checkpoint.save, BEST, SCORE)
-        found: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        found: dict[str, Any] | None = json.loads(regular_files.read_text(path)) if path.exists() else None
         return found
 
     @staticmethod

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
+from ascend_adapt import regular_files
 from ascend_adapt.config.flops import dialect_flops, model_flops, peak_flops
 from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.config.yaml_file import to_dict
@@ -184,7 +185,7 @@ class RunLog:
 
     def _open_file(self, name: str, is_kept: Callable[[dict[str, Any]], bool]) -> None:
         path = self._folder / f"{name}.jsonl"
-        before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        before = regular_files.read_text(path, errors="replace") if path.exists() else ""
         kept = "".join(f"{row}\n" for row in before.splitlines() if _is_complete_and_kept(row, is_kept))
         if kept != before:
             aside = path.with_suffix(".part")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.config.train_config import Cloze
 from ascend_adapt.data.glm_tokenizer import plain_punctuation
 from ascend_adapt.errors import DataError
@@ -54,7 +55,7 @@ def read_examples(cloze: Cloze, part: str) -> list[Example]:
     """
     path = Path(cloze.folder, FILES[part])
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = regular_files.read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise DataError(f"{path}: {why}, expected the examples of {cloze.task} — correct --data-dir") from error

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ascend_adapt import regular_files
 from ascend_adapt.config.train_config import Data, GlmVocabulary, TrainConfig
 from ascend_adapt.data.glm_tokenizer import GlmTokenizer, plain_punctuation
 from ascend_adapt.data.indexed_dataset import bin_path, idx_path, token_dtype
@@ -70,7 +71,7 @@ def token_prefix(path: str, data: Data) -> Path:
     for file in (blanks.vocabulary.vocab_file, blanks.vocabulary.merge_file):
         if not Path(file).is_file():
             raise DataError(f"{file}: no such file, expected GPT-2's vocabulary and merges — give their folder")
-        facts.append(hashlib.sha256(Path(file).read_bytes()).hexdigest())
+        facts.append(hashlib.sha256(regular_files.read_bytes(file)).hexdigest())
     for name in text_files(path):
         status = name.stat()
         facts.append((str(name.relative_to(path)) if name != Path(path) else "", status.st_size, status.st_mtime_ns))
@@ -146,7 +147,7 @@ def documents(path: str, seed: int) -> Iterator[str]:
     """
     dice = random.Random(seed)
     for name in text_files(path):
-        with name.open(encoding="utf-8") as lines:
+        with regular_files.open_text(name) as lines:
             try:
                 for number, line in enumerate(lines, 1):
                     if line.strip():
@@ -160,7 +161,7 @@ def documents(path: str, seed: int) -> Iterator[str]:
 def check_text(path: str) -> None:
     """Check the first lines of each file of a path; raises the errors of ``documents``."""
     for name in text_files(path):
-        with name.open(encoding="utf-8", errors="replace") as lines:
+        with regular_files.open_text(name, errors="replace") as lines:
             for number, line in zip(range(1, _CHECKED_LINES + 1), lines, strict=False):
                 if line.strip():
                     _text(line, f"{name}:{number}", random.Random(0))

@@ -17,6 +17,7 @@ from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.samples.token_files import empty_by_split
 from ascend_adapt.native.samples.workers import data_loader, end_workers, owned
 from ascend_adapt.native.step.pipeline import Batch
+from ascend_adapt.whole_numbers import of_variable
 
 PARTS = ("train", "valid", "test")
 
@@ -43,7 +44,7 @@ class Samples:
             data_parallel_rank=mesh.data_rank,
             data_parallel_size=config.parallel.data,
             rank=mesh.rank,
-            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            local_rank=of_variable(os.environ, "LOCAL_RANK", 0),
             shared_storage=False,
             cache=data.cache,
             drop_last_partial_sequence=data.drop_last_partial_validation,

@@ -21,6 +21,7 @@ from ascend_adapt.errors import one_line
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import MasterWeight, Placed
 from ascend_adapt.native.step.pipeline import Batch
+from ascend_adapt.whole_numbers import of_variable
 
 VARIABLE = "ASCEND_ADAPT_STEP_GRAPH"
 """Environment variable; 0 runs every step eagerly."""
@@ -44,7 +45,7 @@ def why_not(config: TrainConfig, mesh: Mesh) -> str:
     reasons = {
         f"on {mesh.device.type}": mesh.device.type != "cuda",
         # Captured collectives have only been tested on a single host. Some launchers do not set LOCAL_WORLD_SIZE.
-        "several hosts": int(os.environ.get("LOCAL_WORLD_SIZE", "1")) != parallel.world_size,
+        "several hosts": of_variable(os.environ, "LOCAL_WORLD_SIZE", 1) != parallel.world_size,
         # This dropout sets the state of a generator, which cannot be captured.
         "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
         f"{VARIABLE}=0": not switches.is_on(os.environ, VARIABLE, default=True),

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from ascend_adapt import regular_files
 from ascend_adapt.errors import PatchDrift, PatchSpecError
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -33,7 +34,7 @@ def parse_file(path: Path) -> ast.Module:
         PatchDrift: the file cannot be read, or is not valid in this Python version, such as Python 2 code.
     """
     try:
-        source = path.read_bytes()
+        source = regular_files.read_bytes(path)
     except OSError as error:
         raise PatchDrift(f"{path}: cannot be read: {error.strerror}") from error
     return parse(source, str(path))

@@ -28,6 +28,7 @@ for step in range(3):
     scaler.unscale_(optimizer)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
+    assert optimizer._step_supports_amp_scaling
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
     mean = loss.detach().clone()

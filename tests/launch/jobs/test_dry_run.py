@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +117,38 @@ def test_a_dry_run_and_a_start_agree(folder, started, capsys):
         started.clear()
     assert disagree == []
     assert COMMAND_LINES // 5 < accepted < COMMAND_LINES * 4 // 5  # both kinds are among them
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        (f"--log-dir={'x' * 5000}", r"run directory .*: File name too long — choose another with --log-dir"),
+        (f"--record={'x' * 5000}", r"xxx: File name too long, expected a new folder — give another"),
+        ("--hostfile=--", r"argument --hostfile: expected one argument — see"),
+        ("--export=--", r"argument --export: expected one argument — see"),
+        (f"--nproc={'9' * 30}", r"argument --nproc/.*: '9+' is not an integer"),
+        (f"--nproc={'9' * 18}", r"argument --nproc/.*: '9+' is more than 1000000"),
+        ("--nproc=²", r"argument --nproc/.*: '²' is not an integer"),
+    ],
+    ids=lambda text: text[:16],
+)
+def test_an_unusual_value_is_refused_in_one_line(option, why, folder, started, capsys):
+    code, words = outcome(["--device", "cpu", option, "train.py"], capsys)
+    assert code
+    assert started == []
+    assert re.match(rf"ascend-run: .*{why}.*\n$", words)
+
+
+def test_a_port_on_which_another_job_listens_is_refused(folder, started, capsys):
+    """All ranks but the first once joined that job."""
+    with socket.create_server(("", 0)) as other:
+        port = str(other.getsockname()[1])
+        argv = ["--device", "cpu", "--nproc", "2", "--master-port", port, "train.py"]
+        expected = (1, f"ascend-run: port {port}: is busy, expected one that is free — choose another --master-port\n")
+        assert outcome(argv, capsys) == outcome(["--dry-run", *argv], capsys) == expected
+    assert started == []
+    assert outcome(argv, capsys)[0] == 0
+    assert started == ["here"]
 
 
 def test_all_problems_of_a_command_line_are_reported_at_once(folder, capsys):

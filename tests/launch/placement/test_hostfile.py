@@ -48,6 +48,18 @@ def test_a_duplicate_is_named(again):
         slots(f"w-1 slots=1\n{again}\n")
 
 
+def test_the_dot_of_an_absolute_name_is_left_out():
+    hosts = hostfile.parse("u@w-1. slots=2\nw-2.example.com. slots=1\n", "hosts", print)
+    assert [host.address for host in hosts] == ["u@w-1", "w-2.example.com"]
+    assert hostfile.select(hosts, "w-1.:1", None) == hostfile.select(hosts, "w-1:1", None)
+
+
+@pytest.mark.parametrize("again", ["w-1.", "W-1", "u@W-1."])
+def test_the_same_host_in_another_spelling_is_a_duplicate(again):
+    with pytest.raises(LaunchError, match=r"line 2 is .*, but [wW]-1 already has a line"):
+        slots(f"w-1 slots=1\n{again} slots=1\n")
+
+
 def test_a_hostfile_without_a_host():
     with pytest.raises(LaunchError, match="lists no host"):
         slots("# nothing\n")
@@ -59,10 +71,16 @@ def test_text_that_is_none(tmp_path):
         hostfile.read(tmp_path / "hosts", print)
 
 
-def test_a_device_that_never_ends_is_refused(monkeypatch):
-    monkeypatch.setattr(hostfile, "_MOST_CHARACTERS", 1 << 16)
-    with pytest.raises(LaunchError, match="has more than 65536 characters"):
+def test_a_device_that_never_ends_is_refused():
+    with pytest.raises(LaunchError, match="hostfile /dev/zero: is a device, not a regular file"):
         hostfile.read(Path("/dev/zero"), print)
+
+
+def test_a_file_that_would_take_the_memory_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(hostfile, "_MOST_CHARACTERS", 1 << 16)
+    (tmp_path / "hosts").write_bytes(bytes(1 << 17))
+    with pytest.raises(LaunchError, match="has more than 65536 characters"):
+        hostfile.read(tmp_path / "hosts", print)
 
 
 HOSTS = (Host("w-1", (0, 1, 2, 3)), Host("u@w-2", (0, 1)), Host("w-3", (0,)))
