@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,13 +36,24 @@ def test_two_ranks_run_the_script_as_main(ascend_run, tmp_path):
         assert {outcome["state"] for outcome in status["outcomes"]} <= {"armed", "skipped", "not_needed"}
 
 
+def test_a_file_in_the_current_folder_hides_no_module_from_a_script_elsewhere(tmp_path):
+    (tmp_path / "tokenize.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text("import tokenize\nprint(tokenize.TokenInfo)")
+    for options in ((), ("--no-adapt",)):
+        # The installed program: `python -m` would itself put the current folder first.
+        command = [Path(sys.executable).with_name("ascend-run"), *options, "scripts/train.py"]
+        job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        assert job.stdout.strip() == "<class 'tokenize.TokenInfo'>", job.stderr
+
+
 def test_a_module(ascend_run, tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
-    (tmp_path / "package" / "train.py").write_text("import sys\nprint(__name__, __spec__.name, sys.argv[1:])")
+    (tmp_path / "package" / "train.py").write_text("import sys\nprint(__name__, __spec__.name, sys.argv[1:], sys.path[0])")
     job = ascend_run("-m", "package.train", "-m", "x")
     assert job.returncode == 0, job.stderr
-    assert job.stdout.strip() == "__main__ package.train ['-m', 'x']"
+    assert job.stdout.strip() == f"__main__ package.train ['-m', 'x'] {tmp_path}"
 
 
 @pytest.mark.parametrize(
