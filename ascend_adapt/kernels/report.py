@@ -117,7 +117,7 @@ def show(report: KernelReport) -> None:
     print(f"device: {report.device} ({report.device_reason}), torch {report.torch}")
     dtypes = list(dict.fromkeys(row.dtype for row in report.rows if row.dtype))
     if dtypes:
-        print(f"each backend is the first that supports the call, in {' and '.join(dtypes)}, unless stated otherwise")
+        terminal.line(f"each backend is {FIRST}, in {' and '.join(dtypes)}, unless stated otherwise", "dim")
     choices = _choices(report.rows, dtypes)
     console = terminal.stdout()
     if console.is_terminal and console.width < _NARROW:

@@ -287,7 +287,7 @@ def environment(run: Run) -> Markup | None:
 
 
 def differences(compared: Sequence[Compared], labels: Sequence[str]) -> Markup:
-    """Return the settings, versions, patches and kernels that differ between two runs; equal differences share a row."""
+    """Return the settings, versions, patches and kernels that differ between two runs; some may share a row."""
     parts: list[Markup | None] = []
     for kind in compared:
         names: dict[tuple[str, str], list[str]] = {}

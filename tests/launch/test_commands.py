@@ -106,7 +106,7 @@ def test_once_starts_the_script_without_ranks(ascend_run, environ, tmp_path):
 
 
 def test_a_command_in_dry_run(ascend_run, tmp_path):
-    plan = json.loads(ascend_run("--dry-run", "bash", "-c", "exit 1").stdout)
+    plan = json.loads(ascend_run("--dry-run", "--json", "bash", "-c", "exit 1").stdout)
     (only,) = plan["ranks"]
     assert (only["rank"], only["local_rank"], only["argv"]) == (None, None, ["bash", "-c", "exit 1"])
     assert "RANK" not in only["env"]
