@@ -129,7 +129,7 @@ behaviour: install
 
 # The tests that need no torch, on each Python; a missing interpreter is reported.
 pythons: install
-	$(BIN)/nox --session python types
+	$(BIN)/nox --error-on-missing-interpreters --session python types
 
 # LIBRARY=deepspeed, accelerate, transformers or peft; CHECKOUT is its repository.
 DEVICE ?= cpu
