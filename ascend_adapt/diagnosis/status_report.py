@@ -201,7 +201,7 @@ def _outcome(data: dict[str, Any]) -> Outcome:
 
 
 def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
-    """Print the counts, then each patch that is applied or needs attention; a reason that several share is printed once.
+    """Print the counts, then each patch that is applied or needs attention; a shared reason is printed once.
 
     With ``short``, and for a failed job, print only patches that need attention, so that the failure stays in sight.
     With ``all_``, print every patch with requirements, versions and evidence. Lines are not wrapped in a pipe.
