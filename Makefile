@@ -18,6 +18,8 @@ export PYTHONDONTWRITEBYTECODE :=
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
 INSTALL := $(BIN)/python -m pip install --progress-bar off --constraint constraints.txt
+# What pytest compiled of an earlier `pip install .` outlives it, and would hide the packages of this folder.
+FORGET := rm -rf $(VENV)/lib/python*/site-packages/ascend_adapt{,_plugins}
 SHOWN := | sed -u -n -E 's/^ *(Downloading|Using cached|Installing collected packages)(: | )(.{0,100}).*/  \1 \3/p'
 
 $(VENV)/pyvenv.cfg:
@@ -26,12 +28,14 @@ $(VENV)/pyvenv.cfg:
 # What the demonstration needs; the tests need more.
 $(VENV)/.demo: setup.cfg constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing torch and DeepSpeed into $(VENV): about 0.3 GB to download with a CPU build of torch (nearly 3 GB with PyPI's CUDA build), 1.2 GB on disk."
+	@$(FORGET)
 	$(INSTALL) torch --editable '.[deepspeed,data]' $(SHOWN)
 	touch $@
 
 # One call of pip instead of two, because each call resolves again.
 $(VENV)/.installed: setup.cfg constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing what the tests, the demonstration and the documentation need into $(VENV): about 0.4 GB to download with a CPU build of torch."
+	@$(FORGET)
 	$(INSTALL) torch --editable '.[deepspeed,data,data-fast,data-parquet,data-all,hf,test,docs]' $(SHOWN)
 	touch $(VENV)/.demo $@
 
@@ -125,7 +129,7 @@ behaviour: install
 
 # The tests that need no torch, on each Python; a missing interpreter is reported.
 pythons: install
-	$(BIN)/nox --session python types
+	$(BIN)/nox --error-on-missing-interpreters --session python types
 
 # LIBRARY=deepspeed, accelerate, transformers or peft; CHECKOUT is its repository.
 DEVICE ?= cpu

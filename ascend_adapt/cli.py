@@ -124,7 +124,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _MainParser(_Parser):
-    """The parser of `ascend-adapt`, whose help lists the commands in groups."""
+    """The parser of `ascend-adapt`, whose help lists the commands in groups; without a command it prints that help."""
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("required: COMMAND"):
+            self.exit(2, self.format_help())
+        super().error(message)
 
     def format_help(self) -> str:
         (commands,) = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))

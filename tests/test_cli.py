@@ -47,7 +47,6 @@ def write_status(folder, rank, **states):
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        ([], "arguments are required: COMMAND"),
         (["stauts"], "'stauts' is not a command — did you mean status?"),
         (["status", "--yaml"], "unrecognized arguments: --yaml"),
         (["status", "a", "b"], "unrecognized arguments: b"),
@@ -60,6 +59,13 @@ def test_usage_errors(argv, text, capsys):
     assert exit_.value.code == 2
     assert text in printed
     assert printed.count("\n") == 1
+
+
+def test_without_a_command_the_help_is_printed(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main([])
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err == cli._parser().format_help()
 
 
 def test_help_lists_every_command_in_one_group_on_one_screen(capsys):

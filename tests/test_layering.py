@@ -204,7 +204,7 @@ FLOORS = {
             "one_host",
             "transport",
         ),
-        *("in_process", "bootstrap", "rank_entry", "many_hosts", "jobs", "fit", "cli"),
+        *("in_process", "bootstrap", "rank_entry", "program", "many_hosts", "jobs", "fit", "cli"),
     ),
     "ascend_adapt.native": (
         *("device", "signals", "parallel", "model", "step", "samples", "generation", "metrics", "checkpoint"),

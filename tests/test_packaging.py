@@ -6,6 +6,7 @@ import ast
 import configparser
 import importlib
 import importlib.metadata
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,14 @@ def test_the_version_is_in_the_changelog():
     import ascend_adapt
 
     assert f"## {ascend_adapt.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("installs", [".demo", ".installed"])
+def test_what_an_earlier_installation_left_does_not_hide_this_folder(installs, tmp_path):
+    (tmp_path / "pyvenv.cfg").touch()
+    left = [tmp_path / "lib/python3.11/site-packages" / name for name in ("ascend_adapt", "ascend_adapt_plugins")]
+    for folder in left:
+        (folder / "__pycache__").mkdir(parents=True)
+    command = ["make", f"VENV={tmp_path}", "INSTALL=true", "SHOWN=", str(tmp_path / installs)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert [folder for folder in left if folder.exists()] == []

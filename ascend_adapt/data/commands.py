@@ -77,7 +77,13 @@ def _preprocess_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--merge-file", metavar="FILE", help="merges of GPT2BPETokenizer")
     parser.add_argument(
-        "--json-keys", "--json-key", "--jsonl-keys", nargs="+", default=["text"], metavar="KEY", help="default: text"
+        "--json-keys",
+        "--json-key",
+        "--jsonl-keys",
+        nargs="+",
+        default=["text"],
+        metavar="KEY",
+        help="keys whose values are tokenized, each into its own files (default: text)",
     )
     parser.add_argument("--append-eod", action="store_true", help="append the end-of-document token to every document")
     parser.add_argument("--ftfy", action="store_true", help="repair broken encodings with ftfy first")

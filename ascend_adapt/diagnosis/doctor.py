@@ -198,7 +198,10 @@ def show(diagnosis: Diagnosis) -> None:
         else:
             kind, style = ("must be fixed", "red") if finding.must_fix else ("note", "yellow")
             terminal.line(f"{kind}: {finding.what} — {finding.why} — {finding.do}", style)
-    if not any(finding.must_fix for finding in diagnosis.findings):
+    count = sum(finding.must_fix for finding in diagnosis.findings)
+    if count:
+        terminal.line(f"{count} problem{'s' * (count > 1)} must be fixed for a job on {diagnosis.device}", "red")
+    else:
         terminal.line(f"nothing must be fixed for a job on {diagnosis.device}", "green")
 
 

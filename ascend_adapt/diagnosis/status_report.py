@@ -212,26 +212,28 @@ def _outcome(data: dict[str, Any]) -> Outcome:
 
 
 def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
-    """Print the counts, then each patch that is applied or needs attention, with its reason.
+    """Print the counts, then each patch that is applied or needs attention; a shared reason is printed once.
 
-    With ``short``, print only patches that need attention. With ``all_``, print every patch with requirements, versions
-    and evidence. Lines are not wrapped in a pipe.
+    With ``short``, and for a failed job, print only patches that need attention, so that the failure stays in sight.
+    With ``all_``, print every patch with requirements, versions and evidence. Lines are not wrapped in a pipe.
     """
     from rich.text import Text
 
     # Patches that need attention come first, the others in the order of application.
     others = [one for one in report.outcomes if one.state not in BAD_STATES] if all_ else report.applying
-    shown = [*report.bad, *(() if short else others)]
+    shown = [*report.bad, *(() if short or (report.failure and not all_) else others)]
     terminal.line(report.summary(), "bold")
     terminal.line(report.subject)
     for line in report.failure:
         terminal.line(line, "red")
     name_width = max((len(full_name(one)) for one in shown), default=0)
     state_width = max((len(one.state) for one in shown), default=0)
-    for one in shown:
+    for number, one in enumerate(shown, 1):
         style = _COLOURS.get(one.state, "")
         head = Text(f"{full_name(one):{name_width}}  ").append(f"{one.state:{state_width}}", style)
         terminal.line(head.append(f"  {one.target}"))
+        if not all_ and number < len(shown) and _why(one) == _why(shown[number]):
+            continue
         if one.reason:
             terminal.line(f"    {one.reason}")
         if one.why:
@@ -241,6 +243,10 @@ def show(report: Report, *, short: bool = False, all_: bool = False) -> None:
             terminal.line("    " + "; ".join((*filter(None, facts), _evidence(one))), "dim")
     if len(shown) < len(report.outcomes):
         terminal.line("--all shows every patch, with its versions and evidence", "dim")
+
+
+def _why(outcome: Outcome) -> tuple[str, str, str]:
+    return outcome.reason, outcome.without, outcome.why
 
 
 def _evidence(outcome: Outcome) -> str:

@@ -14,6 +14,8 @@ from ascend_adapt.kernels.operation import Backend, Choice, Implementation, Kern
 
 logger = logging.getLogger("ascend_adapt")
 _AUTOCAST = ("cuda", "cpu", "npu")
+FIRST = "the first that supports the call"
+"""The reason of a choice that needed no comparison."""
 _KINDS_KEPT = 1024
 """Maximum number of kinds of call that a kernel remembers. New lengths in every batch would exceed any memory."""
 
@@ -164,10 +166,10 @@ class Kernel(Operation):
             )
         rivals = [backend for backend in fit if backend.measured]
         if len(rivals) < 2:
-            return fit[0], "the first that supports the call", passed_over, True
+            return fit[0], FIRST, passed_over, True
         why_not = "deterministic" if is_deterministic() else measurement.why_not(call.tensor())
         if why_not:
-            reason = f"the first that supports the call; not measured: {why_not}"
+            reason = f"{FIRST}; not measured: {why_not}"
             return rivals[0], reason, passed_over, why_not != measurement.CAPTURED
         runs = {backend.name: backend.implementation().run for backend in rivals}
         fastest = measurement.fastest(self.name, call, runs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ascend_adapt import probe, terminal
 from ascend_adapt.errors import BackendUnavailable, KernelError
 from ascend_adapt.kernels.comparison import Comparison, compare
-from ascend_adapt.kernels.dispatch import kernels
+from ascend_adapt.kernels.dispatch import FIRST, kernels
 from ascend_adapt.kernels.samples import DTYPES, samples
 
 if TYPE_CHECKING:
@@ -102,41 +102,70 @@ def _examine(report: KernelReport, device: Any, dtype: Any, check: bool) -> None
                 report.problems.append(f"{compared} — disable it with ASCEND_ADAPT_KERNELS={name}:reference")
 
 
+@dataclass
+class _Choice:
+    """One backend of a kernel, with the calls that it is used for, and why, if it is not simply the first that fits."""
+
+    kernel: str
+    backend: str
+    calls: str
+    why: str
+
+
 def show(report: KernelReport) -> None:
     """Print the report as a table, or as a list on a narrow terminal."""
     print(f"device: {report.device} ({report.device_reason}), torch {report.torch}")
+    dtypes = list(dict.fromkeys(row.dtype for row in report.rows if row.dtype))
+    if dtypes:
+        terminal.line(f"each backend is {FIRST}, in {' and '.join(dtypes)}, unless stated otherwise", "dim")
+    choices = _choices(report.rows, dtypes)
     console = terminal.stdout()
     if console.is_terminal and console.width < _NARROW:
-        _show_list(report)
+        _show_list(choices)
     else:
-        _show_table(report, console)
+        _show_table(choices, console)
     if report.comparisons:
         agree = sum(one.agrees for one in report.comparisons)
         print(f"{agree} of {len(report.comparisons)} comparisons with the reference agree, forward and backward")
 
 
-def _show_list(report: KernelReport) -> None:
-    for kernel, rows in groupby(report.rows, key=lambda row: row.kernel):
+def _choices(rows: list[KernelRow], dtypes: list[str]) -> list[_Choice]:
+    """Return one line per kernel, backend and reason, instead of one per sample call and dtype."""
+    calls: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        passed = [f"not {name}: {why}" if why else f"not {name}" for name, why in row.passed_over]
+        why = "; ".join([row.reason.removeprefix(FIRST).removeprefix("; "), *passed]).removeprefix("; ")
+        calls.setdefault((row.kernel, row.backend, why), {}).setdefault(row.call, []).append(row.dtype)
+    order = list(dict.fromkeys(row.kernel for row in rows))
+    return [
+        _Choice(kernel, backend, "; ".join(_named(call, of, dtypes) for call, of in kinds.items()), why)
+        for (kernel, backend, why), kinds in sorted(calls.items(), key=lambda one: order.index(one[0][0]))
+    ]
+
+
+def _named(call: str, of: list[str], dtypes: list[str]) -> str:
+    return call if of == dtypes or not dtypes else f"{call} ({', '.join(of)})"
+
+
+def _show_list(choices: list[_Choice]) -> None:
+    for kernel, of_kernel in groupby(choices, key=lambda one: one.kernel):
         terminal.line(kernel, "bold")
-        for row in rows:
-            terminal.line(f"  {row.backend}: {row.call}, {row.dtype}" if row.dtype else f"  {row.backend}: {row.call}")
-            terminal.line(f"    {row.reason}", "dim")
-            for name, why in row.passed_over:
-                terminal.line(f"    not {name}: {why}" if why else f"    not {name}", "dim")
+        for one in of_kernel:
+            terminal.line(f"  {one.backend}: {one.calls}")
+            if one.why:
+                terminal.line(f"    {one.why}", "dim")
 
 
-def _show_table(report: KernelReport, console: Console) -> None:
+def _show_table(choices: list[_Choice], console: Console) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(expand=False)
-    for column in ("kernel", "call", "dtype", "backend", "why", "passed over"):
+    for column in ("kernel", "backend", "calls", "why"):
         table.add_column(column, overflow="fold")
-    for row in report.rows:
-        passed = "; ".join(f"{name}: {why}" if why else name for name, why in row.passed_over)
-        cells = (row.kernel, row.call, row.dtype, row.backend, row.reason, passed)
+    for one in choices:
         # In a Text, unlike a str, brackets are not markup.
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(cell) for cell in (one.kernel, one.backend, one.calls, one.why)))
     # A pipe has no width, and the default of 80 columns would wrap every word.
     Console(width=None if console.is_terminal else 200, soft_wrap=False).print(table)

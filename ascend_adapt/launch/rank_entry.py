@@ -1,4 +1,4 @@
-"""Entry point of each rank: join the job, then run the user's script as ``__main__`` with unchanged arguments."""
+"""What each rank does: join the job, then run the user's script as ``__main__`` with unchanged arguments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
 def _run(is_module: bool, argv: list[str]) -> None:
     try:
         if is_module:
-            # python -m puts the current folder first; `python -m rank_entry` has already done so.
+            _put_first_on_path(os.getcwd())
             sys.argv = argv
             runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
         else:
@@ -70,8 +70,7 @@ def _run(is_module: bool, argv: list[str]) -> None:
 def _run_script(argv: list[str]) -> None:
     path = argv[0]
     sys.argv = argv
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.path.dirname(os.path.abspath(path))
+    _put_first_on_path(os.path.dirname(os.path.abspath(path)))
     # Python also runs a script in a new module. Pickle and spawned children look up names in it.
     module = ModuleType("__main__")
     loader = SourceFileLoader("__main__", path)
@@ -80,13 +79,15 @@ def _run_script(argv: list[str]) -> None:
     exec(enabling.script_code(path, loader.get_data(path)), vars(module))
 
 
+def _put_first_on_path(folder: str) -> None:
+    """Replace the folder of this rank's program by the one that Python puts first for a script or for ``-m``."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
+
+
 def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
     """Return the traceback without this package's frames before the script."""
     ours = (__file__, runpy.__file__, "<frozen runpy>")
     while traceback is not None and traceback.tb_next is not None and traceback.tb_frame.f_code.co_filename in ours:
         traceback = traceback.tb_next
     return traceback
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

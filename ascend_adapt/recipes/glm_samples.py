@@ -44,12 +44,6 @@ def data(options: Options, vocabulary: GlmVocabulary, cloze: Cloze | None, cache
     texts = {name: tuple(map(str, options(name, ()))) for name in ("train_data", "valid_data", "test_data")}
     if not texts["train_data"]:
         raise ConfigError("--train-data: is not given, expected .jsonl files or folders of them — add it")
-    for name in dict.fromkeys(name for each in texts.values() for name in each):
-        if not Path(name).exists():
-            raise ConfigError(
-                f"{name}: does not exist, expected a .jsonl file or a folder of them — GLM defines the paths "
-                "of its named corpora in its code; give the path"
-            )
     return Data(
         train=texts["train_data"],
         valid=texts["valid_data"],

@@ -13,7 +13,7 @@ from ascend_adapt.report.metrics import Metric
 from ascend_adapt.report.scale import Scale, exact, short
 
 _WIDTH, _HEIGHT = 400, 210
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 26
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 12, 26
 _MOST_POINTS = 240
 _DOTS = 40
 """Maximum number of points that are also drawn as dots."""

@@ -53,13 +53,13 @@ class Scale:
 
 
 def short(value: float) -> str:
-    """Return a value as text for an axis or tile, in at most four digits, such as 0.0003, 2.513, 65.5k, 1.2e-07."""
+    """Return a value as text for an axis or tile, in at most four digits, such as 0.0003, 2.513, 65.5k, 1.2e-7."""
     if not abs(value) < 1e15:
         return f"{value:.3g}"
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
-    return f"{value:.4g}"
+    return f"{value:.4g}".replace("e-0", "e-")
 
 
 def exact(value: float) -> str:

@@ -148,7 +148,7 @@ def layout(run: Run) -> Markup | None:
     return card(
         element("p", f"{grid.world_size} rank{'s' * (grid.world_size > 1)}: {grid}") if grid is not None else None,
         _grid(grid, run) if grid is not None and 1 < grid.world_size <= _MOST_RANKS else None,
-        table(("host", "ranks", "numbers"), hosts) if hosts else None,
+        table(("host", "count", "ranks"), hosts) if hosts else None,
     )
 
 
@@ -287,10 +287,13 @@ def environment(run: Run) -> Markup | None:
 
 
 def differences(compared: Sequence[Compared], labels: Sequence[str]) -> Markup:
-    """Return the settings, versions, patches and kernels that differ between two runs."""
+    """Return the settings, versions, patches and kernels that differ between two runs; some may share a row."""
     parts: list[Markup | None] = []
     for kind in compared:
-        rows = [(one.name, cut(one.first), cut(one.second)) for one in kind.differences[:_MOST_ROWS]]
+        names: dict[tuple[str, str], list[str]] = {}
+        for one in kind.differences[:_MOST_ROWS]:
+            names.setdefault((cut(one.first), cut(one.second)), []).append(one.name)
+        rows = [(", ".join(of_pair), *pair) for pair, of_pair in names.items()]
         parts.append(element("h3", f"{kind.title}: {len(kind.differences)} differ, {kind.equal} are equal"))
         if rows:
             parts.append(table(("name", *labels), rows))

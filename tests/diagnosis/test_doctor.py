@@ -69,7 +69,9 @@ def test_the_command_exits_1_if_something_must_be_fixed(installed, tmp_path, mon
     assert capsys.readouterr().out.endswith("nothing must be fixed for a job on cpu\n")
     del installed["torch"]
     assert main(["doctor"]) == 1
-    assert "must be fixed: torch is not installed" in capsys.readouterr().out
+    *_, problem, verdict = capsys.readouterr().out.splitlines()
+    assert problem.startswith("must be fixed: torch is not installed")
+    assert verdict == "1 problem must be fixed for a job on cpu"
 
 
 def test_a_device_that_is_none(capsys, monkeypatch):

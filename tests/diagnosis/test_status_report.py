@@ -122,6 +122,28 @@ def test_how_much_is_shown(eventful, capsys):
     assert "--all" not in lines[-1]
 
 
+def test_the_failure_of_a_job_is_not_followed_by_what_worked(eventful, capsys):
+    failed = replace(eventful, failure=("rank 0 failed first",))
+    lines = printed(capsys, failed)
+    assert lines[2] == "rank 0 failed first"
+    assert names(lines) == ["toy.moved"]
+    assert names(printed(capsys, failed, all_=True)) == ["toy.moved", "toy.one", "toy.never", "toy.elsewhere"]
+
+
+def test_a_reason_that_patches_share_is_printed_once(eventful, capsys):
+    one = eventful.outcomes[0]
+    shared = replace(eventful, outcomes=(one, replace(one, patch="two"), replace(one, patch="three", why="it is slow")))
+    lines = printed(capsys, shared)
+    assert [line.split()[0] if line.startswith("toy.") else line for line in lines[2:]] == [
+        "toy.one",
+        "toy.two",
+        "    crash without it: it is wrong",
+        "toy.three",
+        "    crash without it: it is slow",
+    ]
+    assert printed(capsys, shared, all_=True).count("    crash without it: it is wrong") == 2
+
+
 def test_json_says_why_a_patch_exists_and_until_when():
     report = status_report.of_installation()
     for one in json.loads(json.dumps(report.to_json()))["outcomes"]:

@@ -45,8 +45,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         own.symlink_to(folder / name)
     (folder / "tokenizer").mkdir()
     (folder / "corpus.jsonl").write_text('{"text": "one document of a few words"}\n' * 5000)
-    (folder / "pile").mkdir()
-    shutil.copy(folder / "corpus.jsonl", folder / "pile" / "00.jsonl")
     (folder / "data").mkdir()
     return folder
 

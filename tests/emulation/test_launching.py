@@ -22,7 +22,9 @@ def ascend_run(tmp_path, launch):
 
 
 def test_the_plan(ascend_run):
-    plan = json.loads(ascend_run("--device", "npu-emulated:910A", "--nproc", "2", "--dry-run", "train.py").stdout)
+    plan = json.loads(
+        ascend_run("--device", "npu-emulated:910A", "--nproc", "2", "--dry-run", "--json", "train.py").stdout
+    )
     assert [rank["device"] for rank in plan["ranks"]] == ["npu-emulated:0", "npu-emulated:1"]
     env = plan["ranks"][1]["env"]
     assert (env["ASCEND_ADAPT_DEVICE"], env["ASCEND_ADAPT_EMULATED_SOC"]) == ("npu", "Ascend910A")

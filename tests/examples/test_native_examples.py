@@ -52,7 +52,9 @@ def sizes(plan):
 def test_oneflow(script, layout, model, batch, table):
     # None of the four addresses is this machine's: which of them it is has to be said.
     here = ["--node-rank", "0"] if layout[2] > 1 else []
-    plan = dry_run("bash", str(EXAMPLES / "oneflow_gpt" / f"{script}.sh"), "--dry-run", "--device", "cpu", *here)
+    plan = dry_run(
+        "bash", str(EXAMPLES / "oneflow_gpt" / f"{script}.sh"), "--dry-run", "--json", "--device", "cpu", *here
+    )
     config = plan["config"]
     assert plan["world_size"] == layout[0] * layout[1] * layout[2]
     assert shape(plan) == layout
@@ -65,7 +67,7 @@ def test_oneflow(script, layout, model, batch, table):
 
 def test_the_megatron_guides_first_run(gpt2_vocabulary):
     script = str(EXAMPLES / "megatron_gpt2_345M" / "345M.sh")
-    plan = dry_run("bash", script, "--dry-run", "--device", "cpu", VOCAB=str(gpt2_vocabulary))
+    plan = dry_run("bash", script, "--dry-run", "--json", "--device", "cpu", VOCAB=str(gpt2_vocabulary))
     config = plan["config"]
     assert (shape(plan), sizes(plan)) == ((1, 1, 1), (24, 1024, 16, 1024))
     assert config["batch"] == {"micro": 4, "accumulation": 2, "total": 8, "rampup": None}
@@ -82,6 +84,7 @@ def test_the_megatron_guides_zero_run(gpt2_vocabulary, tensor, nproc, data, tabl
         "bash",
         script,
         "--dry-run",
+        "--json",
         "--device",
         "cpu",
         "--nproc",
@@ -114,7 +117,7 @@ def test_neox(file, layout, layers, total):
         str(EXAMPLES / "gpt_neox"),
         file,
     ]
-    plan = dry_run(*run, "--vocab-size", "50277", "--dry-run")
+    plan = dry_run(*run, "--vocab-size", "50277", "--dry-run", "--json")
     config = plan["config"]
     assert shape(plan) == layout
     assert sizes(plan) == (44, 6144, 64, 2048)
@@ -129,12 +132,12 @@ def test_the_20b_model_has_the_parameters_that_were_released():
     from ascend_adapt.config.yaml_file import from_dict
 
     run = ["ascend-run", "--device", "cpu", "--native", "neox", "-d", str(EXAMPLES / "gpt_neox"), "20B"]
-    plan = dry_run(*run, "--vocab-size", "50277", "--dry-run")
+    plan = dry_run(*run, "--vocab-size", "50277", "--dry-run", "--json")
     # What EleutherAI/gpt-neox-20b holds, without its buffers.
     assert total_parameters(from_dict(plan["config"]).model) == 20_554_567_680
 
 
 def test_the_guides_22_layers_on_8_devices():
     run = ["ascend-run", "--device", "cpu", "--native", "neox", "-d", str(EXAMPLES / "gpt_neox"), "20B.yml"]
-    plan = dry_run(*run, "--num-layers", "22", "--vocab-size", "50277", "--dry-run")
+    plan = dry_run(*run, "--num-layers", "22", "--vocab-size", "50277", "--dry-run", "--json")
     assert plan["config"]["parallel"]["stages"] == [6, 6, 5, 5]

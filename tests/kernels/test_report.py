@@ -95,3 +95,23 @@ def test_a_backend_that_raises_is_reported(monkeypatch):
     found = compare(kernels()["gelu"], "torch", GeluCall(torch.randn(4, 8)))
     assert not found.agrees
     assert str(found).endswith("approximate none: no such engine")
+
+
+def test_calls_with_the_same_backend_and_reason_share_a_line(capsys):
+    first, refused = "the first that supports the call", (("torch", "it would round"),)
+    found = report.KernelReport("cpu", "as requested", "2.13.0")
+    found.rows = [
+        report.KernelRow("gelu", "tanh", "float32", "torch", first),
+        report.KernelRow("gelu", "bias", "float32", "torch", first),
+        report.KernelRow("swiglu", "bias", "float32", "reference", "as requested"),
+        report.KernelRow("gelu", "tanh", "bfloat16", "torch", first),
+        report.KernelRow("gelu", "bias", "bfloat16", "reference", first, refused),
+        report.KernelRow("swiglu", "bias", "bfloat16", "reference", "as requested"),
+    ]
+    report.show(found)
+    shown = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert [cells for cells in shown if cells] == [
+        ["gelu", "torch", "tanh; bias (float32)", ""],
+        ["gelu", "reference", "bias (bfloat16)", "not torch: it would round"],
+        ["swiglu", "reference", "bias", "as requested"],
+    ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,13 +36,26 @@ def test_two_ranks_run_the_script_as_main(ascend_run, tmp_path):
         assert {outcome["state"] for outcome in status["outcomes"]} <= {"armed", "skipped", "not_needed"}
 
 
+def test_a_file_in_the_current_folder_hides_no_module_from_a_script_elsewhere(tmp_path):
+    (tmp_path / "tokenize.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text("import tokenize\nprint(tokenize.TokenInfo)")
+    for options in ((), ("--no-adapt",)):
+        # The installed program: `python -m` would itself put the current folder first.
+        command = [Path(sys.executable).with_name("ascend-run"), *options, "scripts/train.py"]
+        job = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        assert job.stdout.strip() == "<class 'tokenize.TokenInfo'>", job.stderr
+
+
 def test_a_module(ascend_run, tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
-    (tmp_path / "package" / "train.py").write_text("import sys\nprint(__name__, __spec__.name, sys.argv[1:])")
+    (tmp_path / "package" / "train.py").write_text(
+        "import sys\nprint(__name__, __spec__.name, sys.argv[1:], sys.path[0])"
+    )
     job = ascend_run("-m", "package.train", "-m", "x")
     assert job.returncode == 0, job.stderr
-    assert job.stdout.strip() == "__main__ package.train ['-m', 'x']"
+    assert job.stdout.strip() == f"__main__ package.train ['-m', 'x'] {tmp_path}"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +103,7 @@ def test_a_script_that_contradicts_the_launcher_is_reported_in_one_paragraph(asc
 
 def test_dry_run_starts_nothing(ascend_run, tmp_path):
     (tmp_path / "train.py").write_text("raise SystemExit('started')")
-    job = ascend_run("--nproc", "3", "--dry-run", "train.py", "--x")
+    job = ascend_run("--nproc", "3", "--dry-run", "--json", "train.py", "--x")
     plan = json.loads(job.stdout)
     assert (job.returncode, plan["world_size"], [rank["rank"] for rank in plan["ranks"]]) == (0, 3, [0, 1, 2])
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -192,12 +207,14 @@ def test_windows_line_ends_in_a_script_and_what_it_reads(ascend_run, tmp_path):
 
 def test_the_devices_of_the_user_narrow_the_job(ascend_run, tmp_path):
     (tmp_path / "train.py").write_text("")
-    job = ascend_run("--device", "npu", "--dry-run", "train.py", ASCEND_RT_VISIBLE_DEVICES="4,5", HCCL_EXEC_TIMEOUT="9")
+    job = ascend_run(
+        "--device", "npu", "--dry-run", "--json", "train.py", ASCEND_RT_VISIBLE_DEVICES="4,5", HCCL_EXEC_TIMEOUT="9"
+    )
     ranks = json.loads(job.stdout)["ranks"]
     assert [rank["device"] for rank in ranks] == ["npu:0", "npu:1"]
     assert "ASCEND_RT_VISIBLE_DEVICES" not in ranks[0]["env"]
     assert "HCCL_IF_BASE_PORT" in ranks[0]["env"]
-    cuda = ascend_run("--device", "npu", "--dry-run", "train.py", CUDA_VISIBLE_DEVICES="0,1,2")
+    cuda = ascend_run("--device", "npu", "--dry-run", "--json", "train.py", CUDA_VISIBLE_DEVICES="0,1,2")
     ranks = json.loads(cuda.stdout)["ranks"]
     assert [rank["env"]["ASCEND_RT_VISIBLE_DEVICES"] for rank in ranks] == ["0,1,2"] * 3
 

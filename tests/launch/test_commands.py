@@ -138,7 +138,7 @@ def test_a_script_that_spawns_its_ranks_finds_the_devices_and_starts_once(ascend
 
 
 def test_a_command_in_dry_run(ascend_run, tmp_path):
-    plan = json.loads(ascend_run("--dry-run", "bash", "-c", "exit 1").stdout)
+    plan = json.loads(ascend_run("--dry-run", "--json", "bash", "-c", "exit 1").stdout)
     (only,) = plan["ranks"]
     assert (only["rank"], only["local_rank"], only["argv"]) == (None, None, ["bash", "-c", "exit 1"])
     assert "RANK" not in only["env"]

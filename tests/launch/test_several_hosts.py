@@ -303,7 +303,7 @@ exec sh -c "$(printf %s "$last" | sed 's#import sys;#{lines}import sys;#')"
 
 def test_the_dry_run(ascend_run, stub, tmp_path):
     (tmp_path / "hosts").write_text("w-1 slots=1\nw-2 slots=3\nw-3 slots=8\n")
-    argv = ("--dry-run", "-i", "w-1@w-2:0,2", "--device", "npu", "--export", "MY_TOKEN", "reported.py")
+    argv = ("--dry-run", "--json", "-i", "w-1@w-2:0,2", "--device", "npu", "--export", "MY_TOKEN", "reported.py")
     job = ascend_run(*JOB, *argv, MY_TOKEN="t0ken", HCCL_ALGO="ring", **stub)
     plan = json.loads(job.stdout)
     assert (plan["world_size"], plan["master_addr"]) == (3, "w-1")
@@ -320,9 +320,9 @@ ON_SOME = ("--launcher", "ssh", "--log-dir", "run", "-H", "hosts", "reported.py"
 
 
 def test_the_dry_run_says_that_the_hosts_decide_on_the_device(ascend_run, stub):
-    (note,) = json.loads(ascend_run("--dry-run", *ON_SOME, **stub).stdout)["notes"]
+    (note,) = json.loads(ascend_run("--dry-run", "--json", *ON_SOME, **stub).stdout)["notes"]
     assert note.startswith("device: cpu on this host; each host of the job detects its own when it starts")
-    asked = ascend_run("--dry-run", *ON_SOME, ASCEND_ADAPT_DEVICE="cpu", **stub)
+    asked = ascend_run("--dry-run", "--json", *ON_SOME, ASCEND_ADAPT_DEVICE="cpu", **stub)
     assert "notes" not in json.loads(asked.stdout)
 
 

@@ -43,6 +43,10 @@ def test_vocabulary_and_positions_are_glms():
     assert hidden.vocab_size == hidden.padded_vocab_size == 50266
 
 
+def test_the_text_may_be_on_another_host():
+    assert built(f"{PRETRAIN} --train-data pile").data.train == ("pile",)
+
+
 def test_deepspeeds_file_decides(working_folder):
     file = {
         "train_micro_batch_size_per_gpu": 8,
@@ -133,7 +137,6 @@ def test_shell_files(working_folder):
         (f"{PRETRAIN} --short-seq-prob 0.1 --pipeline-model-parallel-size 2", "short_seq_prob: 0.1 with 2 pipeline"),
         (f"{PRETRAIN} --bert-prob 0.8 --gap-sentence-prob 0.3", r"bert_prob 0.8 \+ gap_sentence_prob 0.3: above 1"),
         (f"{PRETRAIN} --seq-length 513", "seq_length: 513, expected at most 512, the positions of the model"),
-        (f"{PRETRAIN} --train-data pile", "pile: does not exist, expected a .jsonl file or a folder"),
         (f"{PRETRAIN} --sentinel-token", "--sentinel-token: True, expected False — the native trainer does not"),
         (f"{PRETRAIN} --tokenizer-type ChineseSPTokenizer", "--tokenizer-type: ChineseSPTokenizer, expected GPT2BPE"),
         (f"{PRETRAIN} --filter-english", "--filter-english: fastText's lid.176.bin was not found"),

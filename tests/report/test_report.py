@@ -12,9 +12,12 @@ from html.parser import HTMLParser
 import pytest
 
 from ascend_adapt.cli import main
+from ascend_adapt.report import sections
+from ascend_adapt.report.chart import Line, chart
 from ascend_adapt.report.curves import Curve, thinned
+from ascend_adapt.report.differences import compare
 from ascend_adapt.report.metrics import LOSS
-from ascend_adapt.report.run import FINISHED, RunReader
+from ascend_adapt.report.run import FINISHED, Run, RunReader
 
 SCRIPT = """
 import os, sys, time
@@ -160,6 +163,21 @@ def test_two_runs_are_drawn_over_each_other(jobs, tmp_path):
     assert "equal in every printed digit at 4 common iterations" in page.content
     assert "Settings: 2 differ, 1 are equal" in page.content  # lr, and the command that states it
     assert re.search(r"\nlr\n+0\.001\n+0\.002\n", page.content)
+
+
+@pytest.mark.parametrize("values", [(4.7e-08, 2.3e-07), (0.0001, 0.00013)])
+def test_the_labels_of_an_axis_fit_beside_it(values):
+    drawn = str(chart(LOSS, [Line(Curve(LOSS, x=[1.0, 2.0], y=list(values)))], "x"))
+    labels = re.findall(r'<text x="(\d+)" y="[\d.]+" text-anchor="end">([^<]*)</text>', drawn)
+    assert len(labels) >= 3
+    assert all(len(label) * 6.5 <= int(end) for end, label in labels), labels  # a digit of 11.5 px is 6.4 px wide
+
+
+def test_settings_that_differ_alike_share_a_row():
+    values = {"a": "1", "b": "1", "c": "2"}
+    first, second = Run("a", settings=values), Run("b", settings={**dict.fromkeys(values, "3"), "c": "4"})
+    drawn = str(sections.differences(compare(first, second), ["A", "B"]))
+    assert re.findall(r"<td[^>]*>(.*?)</td>", drawn) == ["a, b", "1", "3", "c", "2", "4"]
 
 
 def test_the_log_of_a_job_that_ran_elsewhere(jobs, tmp_path, capsys):

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ascend_adapt.errors import LaunchError
@@ -17,6 +18,7 @@ from ascend_adapt.probe import VISIBLE_DEVICES
 
 LOCALHOST = "localhost"
 
+_RANK_ENTRY = Path(__file__).parents[1] / "program" / "rank_entry.py"
 _SECRET = re.compile(
     r"(?i)token|secret|passw|passphrase|credential|api_?key|private_?key|(?:^|_)(?:pass|auth)(?:_|$)|_(?:key|pwd)$"
 )
@@ -159,7 +161,7 @@ def of_ranks(
         "TORCHELASTIC_MAX_RESTARTS": str(request.max_restarts),
     }
     flag = ("-m",) if request.form == "module" else ()
-    entry = (sys.executable, "-m", "ascend_adapt.launch.rank_entry", *flag, request.target)
+    entry = (sys.executable, str(_RANK_ENTRY), *flag, request.target)
     argv = (*entry, *request.arguments)
     ranks: list[RankCommand] = []
     for node, host in enumerate(hosts, first_node):

@@ -59,7 +59,10 @@ def text_files(path: str) -> list[Path]:
     found = sorted(place.rglob("*.jsonl")) if place.is_dir() else []
     if not found:
         what = "has no .jsonl file" if place.is_dir() else "does not exist"
-        raise DataError(f'{path}: {what}, expected lines of {{"text": ...}} — correct --train-data')
+        raise DataError(
+            f'{path}: {what}, expected a .jsonl file with lines of {{"text": ...}}, or a folder of such files — '
+            "correct --train-data; GLM defines the paths of its named corpora in its code"
+        )
     return found
 
 

@@ -135,7 +135,7 @@ def test_a_job_in_one(ascend_run, docker, tmp_path):
 
 
 def test_the_dry_run_of_one(ascend_run, docker, tmp_path):
-    given = ["--device", "cpu", "--container", "image", "--export", "MY_TOKEN", "--dry-run"]
+    given = ["--device", "cpu", "--container", "image", "--export", "MY_TOKEN", "--dry-run", "--json"]
     job = ascend_run(*given, "train.py", **docker)
     (only,) = json.loads(job.stdout)["ranks"]
     assert only["argv"][:2] == ["docker", "run"]

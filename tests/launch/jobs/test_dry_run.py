@@ -161,7 +161,7 @@ def test_all_problems_of_a_command_line_are_reported_at_once(folder, capsys):
 def test_a_reader_that_has_seen_enough_ends_a_dry_run_quietly(folder):
     command = f"{sys.executable} -m ascend_adapt.launch.cli --dry-run --nproc 4 --device cpu train.py | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("{\n", "")
+    assert (done.stdout, done.stderr) == ("plan: 4 ranks on 1 host, device cpu\n", "")
 
 
 def test_a_plan_for_a_person():

@@ -52,7 +52,7 @@ def words_of(corpus):
 
 def test_a_dry_run_adds_configuration_layout_and_memory(ascend_run):
     argv = ["--nproc", "4", "--device", "cpu", "--native", "megatron", *SIZES.split(), "--data-path", "d"]
-    done = ascend_run(*argv, "--tensor-model-parallel-size", "2", "--vocab-size", "257", "--dry-run")
+    done = ascend_run(*argv, "--tensor-model-parallel-size", "2", "--vocab-size", "257", "--dry-run", "--json")
     plan = json.loads(done.stdout)
     assert plan["world_size"] == len(plan["ranks"]) == 4
     assert plan["ranks"][0]["argv"][-2:] == ["-m", "ascend_adapt.native"]
@@ -68,10 +68,10 @@ def test_a_dry_run_adds_configuration_layout_and_memory(ascend_run):
 def test_what_is_asked_for_beside_the_dialect_is_in_the_configuration(ascend_run):
     words = ["--device", "cpu", "--native", "megatron", *SIZES.split(), "--data-path", "d", "--vocab-size", "257"]
     own = ["--compile", "--profile", "3-5", "--profile-ranks", "0-1"]
-    done = ascend_run("--nproc", "2", *own, *words, "--dry-run")
+    done = ascend_run("--nproc", "2", *own, *words, "--dry-run", "--json")
     reported = json.loads(done.stdout)["config"]
     assert (reported["compile"], reported["profile"]) == (True, {"first": 3, "last": 5, "ranks": [0, 1]})
-    done = ascend_run("--nproc", "1", *own, *words, "--dry-run")
+    done = ascend_run("--nproc", "1", *own, *words, "--dry-run", "--json")
     assert (done.returncode, done.stderr) == (
         2,
         "ascend-run: profile: rank 1, expected below 1, the number of ranks — choose other ranks\n",
@@ -99,7 +99,7 @@ def test_the_dialects_own_number_of_ranks(ascend_run, tmp_path):
         '"max-position-embeddings": 32, "train_micro_batch_size_per_gpu": 1, "train-iters": 3, "data-path": "d",'
         '"pipe-parallel-size": 2, "zero_optimization": {"stage": 1}}'
     )
-    argv = ["--device", "cpu", "--native", "neox", "c", "--vocab-size", "99", "--dry-run"]
+    argv = ["--device", "cpu", "--native", "neox", "c", "--vocab-size", "99", "--dry-run", "--json"]
     assert json.loads(ascend_run(*argv).stdout)["world_size"] == 4
     assert json.loads(ascend_run("--nproc", "2", *argv).stdout)["layout"]["data"] == 1
 
@@ -111,7 +111,7 @@ def test_the_dialects_own_hosts(ascend_run, tmp_path):
         '"num-attention-heads": 4, "max-position-embeddings": 32, "train_batch_size": 8, "train-iters": 3,'
         '"data-path": "d", "pipe-parallel-size": 2, "save": "kept", "checkpoint-factor": 2}'
     )
-    argv = ["--device", "cpu", "--dry-run", "--native", "neox", "c", "--vocab-size", "99"]
+    argv = ["--device", "cpu", "--dry-run", "--json", "--native", "neox", "c", "--vocab-size", "99"]
     plan = json.loads(ascend_run(*argv).stdout)
     assert [rank["host"] for rank in plan["ranks"]] == ["w-1", "w-1", "w-2", "w-2"]
     assert (plan["layout"]["pipeline"], plan["layout"]["data"]) == (2, 2)

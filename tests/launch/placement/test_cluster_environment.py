@@ -190,7 +190,7 @@ def test_two_machines_started_by_hand(ascend_run, background, tmp_path):
 
 def test_a_plan_of_one_machine_of_several(ascend_run, tmp_path):
     (tmp_path / "train.py").touch()
-    given = ["--dry-run", "--device", "cpu", "--nproc", "2"]
+    given = ["--dry-run", "--json", "--device", "cpu", "--nproc", "2"]
     plan = json.loads(ascend_run(*given, "train.py", **SLURM).stdout)
     assert (plan["world_size"], plan["master_addr"], plan["master_port"]) == (8, "rack1n03", 20711)
     assert [rank["rank"] for rank in plan["ranks"]] == [4, 5]

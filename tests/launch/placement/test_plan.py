@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from ascend_adapt import launch
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.placement.plan import local_host, of_command, of_ranks, without_secrets
 from ascend_adapt.launch.request import parse
@@ -37,8 +39,9 @@ def test_ranks_devices_and_their_variables():
 
 def test_the_script_gets_its_arguments_as_typed():
     (rank,) = plan().ranks
-    assert rank.argv == (sys.executable, "-m", "ascend_adapt.launch.rank_entry", "train.py", "--lr", "a b")
-    assert plan("--pass-local-rank").ranks[0].argv[3:] == ("train.py", "--local_rank=0", "--lr", "a b")
+    entry = str(Path(launch.__file__).parent / "program" / "rank_entry.py")
+    assert rank.argv == (sys.executable, entry, "train.py", "--lr", "a b")
+    assert plan("--pass-local-rank").ranks[0].argv[2:] == ("train.py", "--local_rank=0", "--lr", "a b")
 
 
 def test_what_the_user_has_set_wins():

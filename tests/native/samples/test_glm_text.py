@@ -13,7 +13,7 @@ from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.samples import glm_text
 from ascend_adapt.native.samples.glm_loader import BlankBatches, GlmSamples
 from ascend_adapt.native.samples.glm_text import documents, load_vocabulary, tokenize
-from ascend_adapt.native.samples.preflight import check_data
+from ascend_adapt.native.samples.preflight import check_data, missing_files
 
 
 def pile(path, rows):
@@ -49,6 +49,14 @@ def test_a_bad_line_is_named_before_and_in_the_run(tmp_path, line, message):
     with pytest.raises(DataError, match=message):
         tokenize(str(path), settings.data)
     assert not list(tmp_path.glob("00.jsonl.glm-*"))
+
+
+def test_missing_text_may_be_on_the_host_of_the_run(tmp_path):
+    settings = glm_cases.pretraining(tmp_path)
+    settings = replace(settings, data=replace(settings.data, train=("pile",)))
+    with pytest.raises(DataError, match="pile: does not exist, expected a .jsonl file .* or a folder"):
+        check_data(settings)
+    assert missing_files(settings) == ["pile"]
 
 
 def test_text_is_tokenized_once_and_again_when_it_changes(tmp_path, monkeypatch):
