@@ -169,7 +169,8 @@ def test_a_host_that_cannot_be_reached(ascend_run, stub, tmp_path):
     (tmp_path / "bin/ssh").write_text("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
     job = ascend_run(*JOB, "reported.py", **stub)
     assert job.returncode == 1
-    assert "host w-1: cannot be reached or has no agent (Permission denied (publickey).)" in job.stderr
+    for host in ("w-1", "10.255.0.2"):
+        assert f"host {host}: cannot be reached or has no agent (Permission denied (publickey).)" in job.stderr
     assert not (tmp_path / "reported.0").exists()
 
 

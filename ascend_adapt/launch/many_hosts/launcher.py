@@ -32,6 +32,7 @@ from ascend_adapt.runtime import agreement
 
 _LOOK_S = 0.2
 _BEGIN_S = 60.0
+_OTHERS_S = 2.0
 # Time after the grace period in which a guardian must end all of its processes, including network delays.
 _END_S = GRACE_S + 5
 _REST_S = 2.0
@@ -126,14 +127,18 @@ class HostsLauncher:
         """Wait for every host's hello message, and compare the hosts' facts.
 
         Raises:
-            LaunchError: a host cannot be reached, or the hosts differ.
+            LaunchError: hosts cannot be reached, or differ.
         """
-        deadline = time.monotonic() + _BEGIN_S
-        while any(link.hello is None for link in self._links) and self._stop is None:
+        deadline, is_shortened = time.monotonic() + _BEGIN_S, False
+        while (missing := [link for link in self._links if link.hello is None]) and self._stop is None:
+            lost = [link for link in missing if link.lost]
+            if lost and not is_shortened:
+                # Other hosts often fail for the same reason, and are named as well.
+                deadline, is_shortened = min(deadline, time.monotonic() + _OTHERS_S), True
+            if len(lost) == len(missing) or time.monotonic() > deadline:
+                transport = self._assignment.transport
+                raise LaunchError("; ".join(transport.why_not(link, _BEGIN_S) for link in lost or missing))
             self._wait(console)
-            for link in self._links:
-                if link.hello is None and (link.lost or time.monotonic() > deadline):
-                    raise LaunchError(self._assignment.transport.why_not(link, _BEGIN_S))
         if self._stop is None:
             self._decide_device()
             compare(self._links, self._parts, self._device)

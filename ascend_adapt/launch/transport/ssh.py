@@ -15,6 +15,8 @@ from ascend_adapt.launch.transport.connection import Connection
 from ascend_adapt.launch.transport.transport import Transport
 
 _LAST_WORDS_S = 5.0
+# Of an ssh that has ended. A process that it left in the background may keep its standard error open.
+_READING_S = 1.0
 
 
 class SshTransport(Transport):
@@ -25,6 +27,7 @@ class SshTransport(Transport):
     def __init__(self, port: int | None) -> None:
         super().__init__(port)
         self._said: dict[str, list[str]] = {}
+        self._readers: dict[str, threading.Thread] = {}
 
     def links(self, addresses: Sequence[str]) -> list[Connection]:
         """Start all connections; the hosts connect at the same time."""
@@ -36,6 +39,7 @@ class SshTransport(Transport):
             # ssh has closed its output; its error messages may arrive a little later.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 link.process.wait(_LAST_WORDS_S)
+            self._readers[link.address].join(_READING_S)
         return self.described(link, self._said.get(link.address, ()), waited_s)
 
     def close(self) -> None:
@@ -58,7 +62,9 @@ class SshTransport(Transport):
         process.stdin.close()
         process.stdout.close()
         said = self._said[address] = []
-        threading.Thread(target=pass_on, args=(process.stderr, link.name, said), daemon=True).start()
+        reader = threading.Thread(target=pass_on, args=(process.stderr, link.name, said), daemon=True)
+        self._readers[address] = reader
+        reader.start()
         return link
 
 
