@@ -75,7 +75,7 @@ class StepGraphs:
         update: Callable[[torch.Tensor, Any, float, torch.Tensor], Update],
         abandon: Callable[[], None],
     ) -> None:
-        """Create the graphs of ``passes`` and ``update``; ``abandon`` drops the gradients that failed passes have left."""
+        """Create the graphs of ``passes`` and ``update``; ``abandon`` drops what failed passes have left."""
         self._mesh, self._parameters, self._passes, self._update = mesh, parameters, passes, update
         self._abandon = abandon
         self._stream = torch.cuda.Stream(mesh.device)
