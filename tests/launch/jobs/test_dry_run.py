@@ -127,7 +127,7 @@ def test_a_dry_run_and_a_start_agree(folder, started, capsys):
         ("--hostfile=--", r"argument --hostfile: expected one argument — see"),
         ("--export=--", r"argument --export: expected one argument — see"),
         (f"--nproc={'9' * 30}", r"argument --nproc/.*: '9+' is not an integer"),
-        (f"--nproc={'9' * 18}", r"argument --nproc/.*: '9+' is more than 1000000"),
+        (f"--nproc={'9' * 18}", r"argument --nproc/.*: '9+' exceeds 1000000"),
         ("--nproc=²", r"argument --nproc/.*: '²' is not an integer"),
     ],
     ids=lambda text: text[:16],
