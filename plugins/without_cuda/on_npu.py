@@ -35,13 +35,13 @@ class OnNpu:
     def __init__(self, callers: Callers) -> None:
         import torch
 
-        # The first forward-mode derivative imports it, and it cannot be scripted after the transfer.
-        import torch._decomp.decompositions_for_jvp  # noqa: F401 the import has the effect
-
         # Since torch 2.13, torch.distributed reads the compute capability of every tensor's device, which is None on
         # torch_npu unless this is set. 8.0 means "not Hopper", so no Hopper code path is taken.
         os.environ.setdefault("TORCH_NPU_DEVICE_CAPABILITY", "8.0")
         is_asked_for = _TRANSFER in sys.modules
+        if not is_asked_for:
+            # The first forward-mode derivative imports it, and it cannot be scripted after the transfer.
+            import torch._decomp.decompositions_for_jvp  # noqa: F401 the import has the effect
         before = {place: dict(vars(attrgetter(place)(torch))) for place in _PLACES}
         before[""] = {name: value for name, value in vars(torch).items() if name in _PLACES}
         hidden = _Hidden()
