@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
 INSTALL := $(BIN)/python -m pip install --progress-bar off --constraint constraints.txt
-# What pytest compiled of an earlier `pip install .` outlives it, and would hide the packages of this folder.
+# An earlier `pip install .` leaves bytecode that pytest compiled, which would hide the packages of this folder.
 FORGET := rm -rf $(VENV)/lib/python*/site-packages/ascend_adapt{,_plugins}
 SHOWN := | sed -u -n -E 's/^ *(Downloading|Using cached|Installing collected packages)(: | )(.{0,100}).*/  \1 \3/p'
 

@@ -1,4 +1,4 @@
-"""Reads files that a user names or another process has left. A named pipe or a device is refused instead of waited for.
+"""Reads files that a user names or another process has left. Named pipes and devices are rejected; they could block.
 
 A pipe without a name, such as ``<(command)`` of a shell, is read, and so is /dev/null. Text is UTF-8 in every locale.
 """

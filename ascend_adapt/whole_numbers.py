@@ -1,4 +1,4 @@
-"""Whole numbers in environment variables, names of files and text: the digits 0 to 9, at most 18 of them."""
+"""Whole numbers in environment variables, file names and text: the digits 0 to 9, at most 18 of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 def whole_number(text: str | None) -> int | None:
-    """Return the whole number that a text is, or None.
+    """Return the text as a whole number, or None if it is not one.
 
     ``str.isdigit`` and ``str.isdecimal`` also accept digits that int() rejects, such as ``²``, and any number of them.
     """

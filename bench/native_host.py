@@ -121,7 +121,7 @@ def main() -> None:
 
         if Path(ascend_adapt.__file__).resolve().parents[1] != options.checkout.resolve():
             sys.exit(
-                f"ascend_adapt: is {ascend_adapt.__file__}, expected the package in {options.checkout} — give a "
+                f"ascend_adapt: is {ascend_adapt.__file__}, expected the package in {options.checkout} — pass a "
                 "checkout"
             )
         print(json.dumps(measure()))

@@ -1,4 +1,4 @@
-"""``python -m bench.session --minutes 9.5``: all that a GPU has to show, the most valuable first, within a time limit.
+"""``python -m bench.session --minutes 9.5``: every measurement on GPUs, the most valuable first, within a time limit.
 
 It runs the tables in turn (``bench.gpus``, then ``bench.gpu``), each with the time that is left. Finished rows are kept
 in ``--into`` and are not run again: call it until nothing is left. ``--copy`` is a folder for another copy of the
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 TABLES = ("bench.gpus", "bench.gpu")
-"""Layouts on several GPUs, then one GPU: speed beside peers, memory beside its prediction, public programs."""
+"""Layouts on several GPUs, then one GPU: speed compared with peers, memory with its prediction, public programs."""
 LEAST = 60.0
 """No table starts with fewer seconds left."""
 

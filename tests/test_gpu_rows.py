@@ -45,7 +45,7 @@ def test_a_program_alone_is_compared_with_itself_under_ascend_run():
     same, differs = own_scripts.compared([alone], [alone]), own_scripts.compared([alone], [ours, ours])
     assert [(one.what, one.ratio) for one in same] == [
         ("losses that differ from the program's own", 0),
-        ("time of a step", 1.0),
+        ("step time", 1.0),
     ]
     assert [round(one.ratio, 6) for one in differs] == [1, 2.0]
     # Too few losses to time a step.

@@ -28,7 +28,7 @@ def _compare(known: argparse.Namespace) -> int:
 
     if (known.b is None) == (known.to_msprobe is None):
         raise SettingsError(
-            "B, --to-msprobe: neither or both given, expected one — give a second recording, or a new folder"
+            "B, --to-msprobe: neither or both given, expected one — pass a second recording, or a new folder"
         )
     ours = msprobe.read_any(known.a)
     if known.to_msprobe is not None:

@@ -171,7 +171,7 @@ def write(ranks: dict[int, Recording], folder: Path) -> int:
         AlignmentError: the folder is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise AlignmentError(f"{folder}: is not empty, expected a new folder — give another")
+        raise AlignmentError(f"{folder}: is not empty, expected a new folder — choose another")
     for rank, each in ranks.items():
         for number, record in each.steps.items():
             home = folder / f"step{number - 1}" / f"rank{rank}"

@@ -208,7 +208,7 @@ def refuse_existing(folder: Path) -> None:
     try:
         is_file = folder.exists() and not folder.is_dir()
     except OSError as error:  # such as a name that is too long
-        raise AlignmentError(f"{folder}: {error.strerror}, expected a new folder — give another") from error
+        raise AlignmentError(f"{folder}: {error.strerror}, expected a new folder — choose another") from error
     if is_file or rank_folders(folder):
         kind = "a recording is already there" if folder.is_dir() else "is a file"
-        raise AlignmentError(f"{folder}: {kind}, expected a new folder — give another, or remove it")
+        raise AlignmentError(f"{folder}: {kind}, expected a new folder — choose another, or remove it")

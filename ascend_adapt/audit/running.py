@@ -79,7 +79,7 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> Seen:
         try:
             code = interruption.run(command, env=variables, stdout=2)
         except OSError as error:
-            raise AdaptError(f"{command[0]}: {error.strerror}, expected a command — give a command after --") from error
+            raise AdaptError(f"{command[0]}: {error.strerror}, expected a command — pass a command after --") from error
         written = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(Path(folder).glob("*.json"))]
     if not written:
         raise AdaptError(

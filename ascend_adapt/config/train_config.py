@@ -157,7 +157,7 @@ class Schedule:
             raise ConfigError(f"min_lr: {self.min_lr}, expected at most lr = {self.lr} — lower it")
         one_of("weight decay style", self.weight_decay_style, ("constant", "linear", "cosine"))
         if self.decay <= 0:
-            raise ConfigError(f"decay length: {self.decay:g} {self.unit}, expected above 0 — give the iterations")
+            raise ConfigError(f"decay length: {self.decay:g} {self.unit}, expected above 0 — set the iterations")
         if self.warmup >= self.decay and self.style != "constant":
             raise ConfigError(
                 f"warmup: {self.warmup:g} {self.unit}, expected below the decay length {self.decay:g} — shorten it"
@@ -406,7 +406,7 @@ class TrainConfig:
         if len(parallel.stages) != parallel.pipeline * parallel.virtual_stages:
             raise ConfigError(
                 f"stages: {len(parallel.stages)}, expected {parallel.pipeline} pipeline ranks x "
-                f"{parallel.virtual_stages} virtual stages — give the number of layers of each"
+                f"{parallel.virtual_stages} virtual stages — set the number of layers of each"
             )
         if sum(parallel.stages) != self.model.num_layers:
             raise ConfigError(

@@ -137,7 +137,7 @@ def _texts(line: bytes, keys: Sequence[str], loads: Callable[[bytes], Any] | Non
     texts = []
     for key in keys:
         if key not in document:
-            raise BadLine(f"no {key!r} among {sorted(document)[:8]}, expected it — see --json-keys")
+            raise BadLine(f"keys {sorted(document)[:8]}, expected {key!r} among them — see --json-keys")
         text = document[key]
         if not isinstance(text, str):
             raise BadLine(f"{key!r} is a JSON {_json_type(text)}, expected a string")

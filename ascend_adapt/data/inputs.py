@@ -66,7 +66,7 @@ def find_inputs(words: Sequence[str], keys: tuple[str, ...] = ("text",)) -> list
     """
     paths = [path for word in words for item in _items(word) for path in _found(item)]
     if not paths:
-        raise DataError("--input: lists no files, expected at least one — give a path, a glob or - for standard input")
+        raise DataError("--input: lists no files, expected at least one — pass a path, a glob or - for standard input")
     return [replace(found, keys=keys) for path in paths for found in _members(path)]
 
 
@@ -90,7 +90,7 @@ def _matches(item: str) -> list[str]:
         if not inside:
             raise DataError(
                 f"{item}: a folder without input files, expected names ending in {', '.join((*SUFFIXES, *ARCHIVES))} — "
-                "give another folder, or rename the files"
+                "choose another folder, or rename the files"
             )
         return inside
     if Path(item).exists():

@@ -23,7 +23,7 @@ def merge(prefixes: Sequence[str | os.PathLike[str]], output_prefix: str | os.Pa
     """
     target = Path(output_prefix)
     if not prefixes:
-        raise DataError("--input: no token files, expected at least one prefix — give the prefixes to merge")
+        raise DataError("--input: no token files, expected at least one prefix — pass the prefixes to merge")
     parts = [IndexedDataset(prefix) for prefix in prefixes]
     for part in parts:
         for what, mine, first in (

@@ -242,7 +242,7 @@ def _tiktoken(request: TokenizerRequest, sample: list[str]) -> LoadedTokenizer:
     name = request.vocab_file or ""
     if name not in tiktoken.list_encoding_names():
         known = ", ".join(tiktoken.list_encoding_names())
-        raise SettingsError(f"--vocab-file: {name!r}, expected one of tiktoken's encodings — give {known}")
+        raise SettingsError(f"--vocab-file: {name!r}, expected one of tiktoken's encodings — pass {known}")
     encoding = _parsed(name, tiktoken.get_encoding, name)
     return LoadedTokenizer(TiktokenEncoder(encoding), encoding.n_vocab, encoding.eot_token, "tiktoken", encoding.decode)
 

@@ -50,7 +50,7 @@ class GPTDataset(torch.utils.data.Dataset[Mapping[str, torch.Tensor]]):
     ):
         if eod is None and (reset_position_ids or reset_attention_mask or eod_mask_loss):
             raise SettingsError(
-                "eod: None, expected the end-of-document id, which resetting and masking need — give eod="
+                "eod: None, expected the end-of-document id, which resetting and masking need — pass eod="
             )
         self.tokens = tokens
         self.order = order

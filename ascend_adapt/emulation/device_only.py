@@ -124,7 +124,7 @@ def layer_norm_backward(
 ) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of input, weight and bias, summed in float32.
 
-    The CPU's kernel rounds terms of 16 bits: for 1600 rows its error is 1 % of a weight's gradient.
+    The CPU's kernel rounds each 16-bit term: over 1600 rows, the gradient of a weight is off by 1 %.
     """
     grad, wide, *factors = (None if one is None else at_least_float32(one) for one in (grad_out, input, weight, bias))
     statistics = at_least_float32(mean), at_least_float32(rstd)
@@ -191,7 +191,7 @@ def with_int32_target(operator: Kernel) -> Kernel:
 
 
 def put_(self: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
-    """Write elements in place; a device also reads an int32 index.
+    """Write elements in place; an NPU also accepts an int32 index.
 
     Source: op-plugin@5045ad2 test/test_base_ops/test_put.py.
     """
@@ -222,7 +222,7 @@ def _int64(value: Any) -> Any:
 
 
 def adaptive_avg_pool2d(self: torch.Tensor, output_size: list[int]) -> torch.Tensor:
-    """Return averages of the last two dimensions; averages of all their elements for any number of dimensions.
+    """Return averages over the last two dimensions; for output size 1, of an input with any number of dimensions.
 
     Source: op-plugin@5045ad2 ops/opapi/AdaptiveAvgPool2dKernelNpuOpApi.cpp.
 
@@ -244,7 +244,7 @@ def adaptive_avg_pool2d(self: torch.Tensor, output_size: list[int]) -> torch.Ten
 def cdist_backward(
     grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor
 ) -> torch.Tensor:
-    """Return the gradient of ``x1``; the largest of 16-bit differences is found with the rounded distance.
+    """Return the gradient of ``x1``; among 16-bit differences, the rounded distance selects the largest.
 
     Source: op-plugin@5045ad2 test/test_base_ops/test_cdist_backward.py.
     """

@@ -21,9 +21,9 @@ class _Call:
     kwargs: dict[str, Any]
     result: Any
     offset: int
-    """Of the random number generator before the call."""
+    """The offset of the random number generator before the call."""
     end: int
-    """Of the generator after the call; captured code may then have set another one."""
+    """Its offset after the call; captured code may set another one before the next call."""
 
 
 _captured: list[_Call] | None = None

@@ -142,7 +142,7 @@ def _of_folder(path: Path) -> Wheel:
 def _unpacked(home: Path, file: Path) -> Wheel:
     """Unpack a wheel once, into a folder named after the file and the hash of its contents."""
     if re.fullmatch(r"torch_npu-[^-]+-cp\d+-cp\d+-[^-]+\.whl", file.name) is None:
-        raise EmulationError(f"{file}: is not the name of a torch_npu wheel — give the file under its original name")
+        raise EmulationError(f"{file}: is not the name of a torch_npu wheel — pass the file under its original name")
     try:
         digest = _sha256(file)
         name = f"torch_npu/{file.stem}-{digest[:12]}"

@@ -54,7 +54,7 @@ class AscendAdaptLM(TemplateLM):  # type: ignore[misc]
         super().__init__()
         size = whole_number(str(batch_size))
         if size is None:
-            raise SettingsError(f"--batch_size: {batch_size}, expected a number — give one")
+            raise SettingsError(f"--batch_size: {batch_size}, expected a number — pass one")
         self.batch_size, self.max_gen_toks = size, max_gen_toks
         # Without --device, lm-eval passes "cuda:0" on every host. The context is never exited, because lm-eval has no
         # hook at the end of an evaluation.

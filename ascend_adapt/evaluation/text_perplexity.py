@@ -25,7 +25,7 @@ def evaluate(
     stride: int | None = None,
     key: str = "text",
 ) -> dict[str, Any]:
-    """Return the perplexities of ``data``: a .txt file with one document, or JSON lines with one each under ``key``.
+    """Return the perplexities of ``data``: a .txt file with one document, or JSON lines, each with one under ``key``.
 
     ``stride`` is the number of tokens that each window after the first predicts; by default, the length of the context.
 

@@ -31,7 +31,7 @@ def check_shape(name: str, tensor: Any, expected: Sequence[int], of: str) -> Non
     """Check for the shape ``expected``. Messages name ``of``, which determines it."""
     if tuple(tensor.shape) != tuple(expected):
         raise KernelArgumentError(
-            f"{name}: has shape {list(tensor.shape)}, {of} requires {list(expected)} — give matching tensors"
+            f"{name}: has shape {list(tensor.shape)}, {of} requires {list(expected)} — pass matching tensors"
         )
 
 

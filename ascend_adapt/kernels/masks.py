@@ -45,7 +45,7 @@ def check_bias(bias: Any, scores: Sequence[int], device: Any) -> None:
     if not is_tensor(bias) or not bias.dtype.is_floating_point:
         raise KernelArgumentError(
             f"bias: is {describe(bias)}, expected a float tensor that is added to the scores — "
-            "give a bool mask as masked_out=, or as masked_out=masked_out_from_keep(mask) where True means attend"
+            "pass a bool mask as masked_out=, or as masked_out=masked_out_from_keep(mask) where True means attend"
         )
     _check_fits("bias", bias, scores, device)
 

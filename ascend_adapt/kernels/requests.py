@@ -38,7 +38,7 @@ def parse(requested: Mapping[str, str] | str) -> dict[str, str]:
         if name not in NAMES:
             raise SettingsError(f"kernels {requested!r}: there is no kernel {name!r} — choose from {', '.join(NAMES)}")
         if backends.setdefault(name, backend) != backend:
-            raise SettingsError(f"kernels {requested!r}: two backends for {name} — give one")
+            raise SettingsError(f"kernels {requested!r}: two backends for {name} — pass one")
     return backends
 
 

@@ -53,7 +53,7 @@ def _number(text: str) -> int:
     if number is None:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not an integer")
     if number > _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than {_MOST}")
+        raise argparse.ArgumentTypeError(f"{text!r} exceeds {_MOST}")
     return -number if text.startswith("-") else number
 
 

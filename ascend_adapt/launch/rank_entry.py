@@ -80,7 +80,7 @@ def _run_script(argv: list[str]) -> None:
 
 
 def _put_first_on_path(folder: str) -> None:
-    """Replace the folder of this rank's program by the one that Python puts first for a script or for ``-m``."""
+    """Replace the folder of this rank's program with the one that Python puts first for a script or for ``-m``."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = folder
 

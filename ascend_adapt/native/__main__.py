@@ -83,10 +83,10 @@ def _configuration(argv: Sequence[str], environ: Mapping[str, str]) -> TrainConf
         try:
             content = bounded_yaml.load(regular_files.read_text(argv[0]))
         except OSError as error:
-            raise ConfigError(f"{argv[0]}: {error.strerror} — give the config.yaml of a native run") from error
+            raise ConfigError(f"{argv[0]}: {error.strerror} — pass the config.yaml of a native run") from error
         except ValueError as error:
             raise ConfigError(
-                f"{argv[0]}: is not valid YAML ({one_line(error)}) — give the config.yaml of a native run"
+                f"{argv[0]}: is not valid YAML ({one_line(error)}) — pass the config.yaml of a native run"
             ) from error
         return from_dict(content)
     if VARIABLE not in environ:

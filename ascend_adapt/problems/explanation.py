@@ -77,7 +77,7 @@ def explain(log: LogText, problems: Iterable[Problem], facts: Facts) -> list[Fou
 
 
 def predict(problems: Iterable[Problem], facts: Facts) -> list[Found]:
-    """Return the problems whose condition holds, without those that have a symptom, which need a log.
+    """Return the problems without a symptom whose condition holds; a symptom is only found in a log.
 
     A note is left out if files meet its condition only in branches that an option may switch off.
     """

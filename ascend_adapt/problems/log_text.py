@@ -158,7 +158,7 @@ def read(file: Path, largest: int = LARGEST) -> LogText:
             first = 1 + start.count(b"\n")
             while skipped and opened.tell() < skipped:
                 first += opened.read(min(1 << 20, skipped - opened.tell())).count(b"\n")
-            data = opened.read(largest)  # bounded, because a device or pipe has no size and may not end
+            data = opened.read(largest)  # bounded, because a pipe has no size and may not end
             return LogText(_decoded(data, (start or data)[:2]), first)
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}, expected the log of a job — correct the path") from error

@@ -84,7 +84,7 @@ class Reading:
         return list({str(place): place for places in found for place in places}.values())
 
     def _is_late(self, condition: Condition, place: Place) -> bool:
-        """Return whether the same file imports ``after`` of the condition, and not ``imports``, before this place."""
+        """Return whether, before this place, the file imports the condition's ``after`` but not its ``imports``."""
         before = [name for name, other in self.imports if other.file == place.file and other.line < place.line]
         return condition.after is None or (
             any(map(condition.after.fullmatch, before))

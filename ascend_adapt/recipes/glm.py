@@ -155,7 +155,7 @@ def _deepspeed(options: Options) -> dict[str, Any]:
             raise ConfigError("--deepspeed_config: without --deepspeed, expected both — GLM would not read the file")
         return {}
     if path is None:
-        raise ConfigError("--deepspeed: without --deepspeed_config, expected both — give the file")
+        raise ConfigError("--deepspeed: without --deepspeed_config, expected both — pass the file")
     content = deepspeed_json.read_file(path)
     optimizer = content.get("optimizer")
     if not isinstance(optimizer, dict) or str(optimizer.get("type")).lower() not in ("adam", "adamw"):

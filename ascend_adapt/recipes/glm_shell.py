@@ -127,7 +127,7 @@ def _run(script: str, files: Sequence[str]) -> list[str]:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ConfigError(
-                f"{files[0]}: bash cannot run it ({one_line(error)}) — give its options on the command line"
+                f"{files[0]}: bash cannot run it ({one_line(error)}) — pass its options on the command line"
             ) from error
         if not recorded.exists():
             why = ended.stderr.strip().splitlines()[-1:] or ["starts no program"]

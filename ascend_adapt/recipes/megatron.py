@@ -112,7 +112,7 @@ def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:
     stage = options("zero_stage")
     if path is None:
         if switched_on:
-            raise ConfigError("--deepspeed: without --deepspeed_config, expected both — give the file")
+            raise ConfigError("--deepspeed: without --deepspeed_config, expected both — pass the file")
         return {"zero_optimization": {"stage": stage}} if options.given.get("zero_stage") else {}
     content = deepspeed_json.read_file(path)
     if switched_on:
@@ -197,7 +197,7 @@ def _batch(options: Options, parallel: Parallel, deepspeed: dict[str, Any]) -> B
     if rampup is not None:
         if len(rampup) != 3:
             raise ConfigError(
-                f"--rampup-batch-size: {rampup}, expected first size, increment and samples — give three numbers"
+                f"--rampup-batch-size: {rampup}, expected first size, increment and samples — pass three numbers"
             )
         batch = replace(batch, rampup=(int(rampup[0]), int(rampup[1]), int(rampup[2])))
         check_rampup(batch, parallel.data)
@@ -207,10 +207,10 @@ def _batch(options: Options, parallel: Parallel, deepspeed: dict[str, Any]) -> B
 def _length(options: Options) -> tuple[int | None, int | None]:
     iterations, samples = options("train_iters"), options("train_samples")
     if (iterations is None) == (samples is None):
-        raise ConfigError("--train-iters, --train-samples: expected one of the two — give one")
+        raise ConfigError("--train-iters, --train-samples: expected one of the two — pass one")
     if iterations is not None and options("rampup_batch_size") is not None:
         raise ConfigError(
-            "--rampup-batch-size: given with --train-iters, expected --train-samples — give the length of the run in "
+            "--rampup-batch-size: given with --train-iters, expected --train-samples — pass the length of the run in "
             "samples"
         )
     return iterations, samples
@@ -299,7 +299,7 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
     together = tuple(_words(options("data_path")))
     if bool(together) == bool(train):
         raise ConfigError(
-            "--data-path, --train-data-path: expected exactly one of them — give --data-path, or paths for train, "
+            "--data-path, --train-data-path: expected exactly one of them — pass --data-path, or paths for train, "
             "valid and test"
         )
     name = options.version.name

@@ -36,11 +36,11 @@ def read_schedule(options: Options, batch: Batch, iterations: int, samples: int 
     fraction = options("lr_warmup_fraction")
     if fraction is not None:
         if warmup:
-            raise ConfigError("--lr-warmup-fraction: given together with the length of a warmup — give one of them")
+            raise ConfigError("--lr-warmup-fraction: given together with the length of a warmup — pass one of them")
         warmup = fraction * decay
     if options("lr_decay_style") == "WSD" and not wsd:
         raise ConfigError(
-            "--lr-decay-style: WSD without the length of its decay — give --lr-wsd-decay-iters or "
+            "--lr-decay-style: WSD without the length of its decay — pass --lr-wsd-decay-iters or "
             "--lr-wsd-decay-samples"
         )
     _check_weight_decays(options)

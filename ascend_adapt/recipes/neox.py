@@ -248,7 +248,7 @@ def _data(options: Options, vocabulary: Vocabulary) -> Data:
     together = options("data_path")
     if (together is None) == (not parts["train"]):
         raise ConfigError(
-            "data-path, train-data-paths: expected one of the two — give data-path, or paths for each part"
+            "data-path, train-data-paths: expected one of the two — set data-path, or paths for each part"
         )
     missing = [name for name, paths in parts.items() if not paths]
     if together is None and missing:

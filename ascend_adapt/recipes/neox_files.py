@@ -61,7 +61,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = parsed(regular_files.read_text(path), str(path))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror} — give a readable YAML file, and its folder with -d") from error
+        raise ConfigError(f"{path}: {error.strerror} — pass a readable YAML file, and its folder with -d") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not a text file ({error}) — correct it") from error
     if not isinstance(content, dict):

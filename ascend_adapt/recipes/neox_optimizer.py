@@ -68,7 +68,7 @@ def optimizer(options: Options) -> tuple[float, OptimizerConfig]:
 def _number(parameters: dict[str, Any], name: str, default: float) -> float:
     value = converted(f"optimizer.params.{name}", parameters.pop(name, default), "float", [])
     if value is None:
-        raise ConfigError(f"optimizer.params.{name}: null, expected a number — give one, or leave it out")
+        raise ConfigError(f"optimizer.params.{name}: null, expected a number — set one, or leave it out")
     return float(value)
 
 

@@ -95,7 +95,7 @@ def _unknown(dialect: str, name: str, nearest: Version, *, is_asked: bool) -> st
         more = f"not all of the others: leave out what only {nearest.name} has"
         step += ": choose with --upstream-version" if is_asked else f", and {more}"
     elif same := same_options(dialect, name, nearest.options):
-        step = f"give {same}, which has the same meaning here"
+        step = f"use {same}, which has the same meaning here"
     elif close:
         step = f"did you mean {close[0]}?"
     else:
@@ -163,7 +163,7 @@ class Options:
         value = self.given.get(name, default)
         if value is None and default is not None:
             raise ConfigError(
-                f"{self.spelled(name)}: null, expected a value such as {default!r} — give one, or leave it out"
+                f"{self.spelled(name)}: null, expected a value such as {default!r} — set one, or leave it out"
             )
         return absent if value is None else value
 

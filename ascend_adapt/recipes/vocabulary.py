@@ -43,7 +43,7 @@ def read_vocabulary(tokenizer_type: str, path: str | None, stated: int | None) -
     if without_file is not None:
         return without_file
     if path is None:
-        raise ConfigError(f"{tokenizer_type}: no vocabulary file is given — give it, or --vocab-size")
+        raise ConfigError(f"{tokenizer_type}: no vocabulary file is given — pass it, or --vocab-size")
     return _read(tokenizer_type, path)
 
 
@@ -53,10 +53,10 @@ def _read(tokenizer_type: str, path: str) -> Vocabulary:
         content = json.loads(regular_files.read_text(file))
         ids = _ids(content)
     except OSError as error:
-        raise ConfigError(f"vocabulary file {path!r}: {error.strerror} — correct it, or give --vocab-size") from error
+        raise ConfigError(f"vocabulary file {path!r}: {error.strerror} — correct it, or pass --vocab-size") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"vocabulary file {path!r} of {tokenizer_type}: is neither a vocab.json nor a tokenizer.json — give "
+            f"vocabulary file {path!r} of {tokenizer_type}: is neither a vocab.json nor a tokenizer.json — pass "
             "its size with --vocab-size"
         ) from error
     return Vocabulary(len(set(ids.values())), ids.get(_END_OF_DOCUMENT))

@@ -52,7 +52,7 @@ def _report(known: argparse.Namespace) -> int:
     readers = [RunReader(path) for path in known.runs]
     output: Path = known.output or _default_output(known.runs)
     if output.is_dir():
-        raise SettingsError(f"--output {output}: is a folder, expected a file — give a file in it")
+        raise SettingsError(f"--output {output}: is a folder, expected a file — pass a file in it")
     is_first = True
     while True:
         runs = [reader.read() for reader in readers]

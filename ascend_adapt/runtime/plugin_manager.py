@@ -253,7 +253,7 @@ class PluginManager:
             unknown = [host for host in one.patch.hosts if isinstance(host, str) and host not in hosts]
             for host in unknown:
                 self._add_problem(
-                    f"{one}: code base {host!r} is unknown — give CodeBase(...) or one of {', '.join(sorted(hosts))}"
+                    f"{one}: code base {host!r} is unknown — pass CodeBase(...) or one of {', '.join(sorted(hosts))}"
                 )
             own = [host for host in one.patch.hosts if isinstance(host, CodeBase)]
             if not unknown and all(hosts[host.name] == host for host in own):
@@ -332,6 +332,6 @@ def _registered(plugin: Any, origin: _Origin, returned: Any) -> tuple[Registered
             raise PluginError(f"register_patches returned {patch!r} among the patches, expected patches only")
         name = patch.name or variables.get(id(patch), f"{patch.kind}_{'_'.join(patch.target.path)}")
         if name in registered:
-            raise PluginError(f"two patches are named {name!r} — give one of them name=")
+            raise PluginError(f"two patches are named {name!r} — rename one with name=")
         registered[name] = Registered(patch, name, origin.plugin, origin.distribution)
     return tuple(registered.values())

@@ -93,7 +93,7 @@ def resolve(
         chosen = requests.parse(wanted)
     plugins, disable = _list("plugins", plugins), _list("disable", disable)
     if not all(isinstance(name, str) for name in disable):
-        raise SettingsError(f"disable={list(disable)!r}: expected names of plugins or patches — give strings")
+        raise SettingsError(f"disable={list(disable)!r}: expected names of plugins or patches — pass strings")
     if any(isinstance(plugin, (str, bytes)) for plugin in plugins):
         raise SettingsError(f"plugins={list(plugins)!r}: expected modules or objects — import them first")
     if strict is not None and not isinstance(strict, bool):

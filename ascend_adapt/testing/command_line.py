@@ -94,7 +94,7 @@ def _refuse_a_file_that_cannot_be_written(config: pytest.Config) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AdaptError(f"--evidence {given}: {error} — give a file that can be written") from error
+        raise AdaptError(f"--evidence {given}: {error} — pass a file that can be written") from error
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -225,15 +225,15 @@ class Selection:
             if not any(one.plugin in (name, name.rpartition(".")[2]) for one in patches):
                 raise AdaptError(f"--plugin {name}: registers no patches — return them from register_patches()")
         if not usable:
-            raise AdaptError("no patches: no plugin registers any — give --plugin MODULE, or install one")
+            raise AdaptError("no patches: no plugin registers any — pass --plugin MODULE, or install one")
         upstream = config.getoption("--upstream")
         if upstream is not None and not Path(upstream).is_dir():
-            raise AdaptError(f"--upstream {upstream}: is not a folder — give an unpacked source tree")
+            raise AdaptError(f"--upstream {upstream}: is not a folder — pass an unpacked source tree")
         tree = SourceTree(Path(upstream)) if upstream else None
         if tree is not None and not any(is_of(one, tree) for one in usable):
             roots = sorted({one.patch.target.root for one in usable})
             raise AdaptError(
-                f"--upstream {upstream}: contains none of {', '.join(roots)} — give the folder that contains them"
+                f"--upstream {upstream}: contains none of {', '.join(roots)} — pass the folder that contains them"
             )
         tier = "hardware" if config.getoption("--hardware") else "cpu"
         pythonpath = tuple(map(str, config.getini("pythonpath")))

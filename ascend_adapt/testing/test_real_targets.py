@@ -36,5 +36,5 @@ def test_every_patch_reached_applied(one: Registered, selection: Selection, requ
     if one.full_name not in selection.applied and one.patch.hosts and stand_in.is_needed_by_python(one.patch):
         pytest.skip(f"no stand-in may replace {one.patch.target.root}, and none of its code bases is installed")
     require(
-        one.full_name in selection.applied, "the patch was never applied — install its target, or give --upstream DIR"
+        one.full_name in selection.applied, "the patch was never applied — install its target, or pass --upstream DIR"
     )

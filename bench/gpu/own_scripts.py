@@ -1,4 +1,4 @@
-"""A public program that was not adapted, under ``ascend-run`` compared with python alone: losses and time of a step.
+"""An unmodified public program under ``ascend-run`` and under plain python: losses and step time.
 
 ``python -m bench.gpu.own_scripts JOB [--tiny]``: JOB is a job of ``tests/upstream_runs/own_scripts``, such as nanoGPT.
 Its checkout is in the folder ``ASCEND_ADAPT_UPSTREAMS``. Both sides run in turn; the time of a step is the median
@@ -30,7 +30,7 @@ def compared(plain: Sequence[Any], ours: Sequence[Any]) -> list[Compared]:
     times = [statistics.median(each) if (each := step_times(runs)) else None for runs in (plain, ours)]
     if times[0] and times[1]:
         details = f"{times[0] * 1e3:.1f} ms alone, {times[1] * 1e3:.1f} under ascend-run"
-        rows.append(Compared("time of a step", times[1] / times[0], "at most 1.01", details))
+        rows.append(Compared("step time", times[1] / times[0], "at most 1.01", details))
     return rows
 
 

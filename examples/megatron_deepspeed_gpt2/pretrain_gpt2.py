@@ -164,7 +164,7 @@ def open_data(args: argparse.Namespace, model: PipelineModule) -> tuple[TokenWin
         if not len(windows):
             sys.exit(
                 f"--data-path: no {name} sample in {args.data_path}, expected more than --seq-length "
-                f"{args.seq_length} tokens — give more text or another --split"
+                f"{args.seq_length} tokens — pass more text or another --split"
             )
         splits.append(windows)
     return tuple(splits)

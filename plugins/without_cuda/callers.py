@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ascend_adapt
+
 from .code_base import CudaCodeBase
 from .who_knows import INTERNAL, KNOWS
 
@@ -19,6 +21,8 @@ _NAMES_NPU = re.compile(
 )
 _NAMES_CUDA = re.compile(r"cuda|nccl|device_ids|torch\.device\(")
 _NAMES_ANY = re.compile(rf"{_NAMES_CUDA.pattern}|torch\.accelerator")
+# A rank's command line names this file, and then the script, or -m and the module.
+_RANK_PROGRAM = Path(ascend_adapt.__file__).parent / "launch" / "program" / "rank_entry.py"
 _IMPORTED = re.compile(r"(?m)^\s*(?:import|from)\s+(\w+)")
 
 
@@ -104,13 +108,12 @@ def to_run() -> tuple[str, str]:
     words = iter(sys.orig_argv[1:])
     for word in words:
         if word == "-m":
-            if not (name := next(words, "")).startswith("ascend_adapt."):
-                return name, ""
-        elif word in ("-W", "-X"):
+            return next(words, ""), ""
+        if word in ("-W", "-X"):
             next(words, "")
         elif word == "-c":
             break
-        elif not word.startswith("-"):
+        elif not word.startswith("-") and Path(word) != _RANK_PROGRAM:
             return "", word
     return "", ""
 

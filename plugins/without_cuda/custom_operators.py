@@ -12,7 +12,7 @@ from . import programs
 
 _KEYS = {"cpu": "CPU", "npu": "PrivateUse1"}
 _DEFAULT = "CompositeExplicitAutograd"  # Any kernel for the device itself has priority, also if it is registered later.
-# The modules between a program and Library.impl, where custom_op, impl and register_kernel of torch.library end.
+# The modules whose frames are between a program and Library.impl, which custom_op, impl and register_kernel call.
 _BETWEEN = ("torch.library", "torch._library.", "functools", "wrapt.", "ascend_adapt.", __name__)
 
 

@@ -121,13 +121,13 @@ PATCHES = [
     _with("meshes", "torch.distributed.device_mesh:init_device_mesh", device_type=_type_on_host),
     _with("device_meshes", "torch.distributed.device_mesh:DeviceMesh.__init__", device_type=_type_on_host),
     _with(
-        "data_parallel",
+        "ddp_device_ids",
         "torch.nn.parallel.distributed:DistributedDataParallel.__init__",
         device_ids=_none,
         output_device=_none,
     ),
     _with(
-        "sharded_data_parallel",
+        "fsdp_device_id",
         "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.__init__",
         device_id=_host,
         cpu_offload=_none,

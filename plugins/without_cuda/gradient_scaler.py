@@ -18,7 +18,7 @@ _SCALER = "torch_npu.npu.amp.grad_scaler:GradScaler"
     without="crash",
     symptom=Symptom("optimizer._step_supports_amp_scaling"),
 )
-def fused_optimizers_step_with_a_scaler(call: Call) -> Any:
+def scaler_with_fused_optimizers(call: Call) -> Any:
     """Unscale the gradients first, as for an unfused optimizer."""
     optimizer = call["optimizer"]
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -39,7 +39,7 @@ def fused_optimizers_step_with_a_scaler(call: Call) -> Any:
     without="crash",
     symptom=Symptom('state_dict["dynamic"]'),
 )
-def scalers_of_gpus_are_loaded(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def scaler_state_from_gpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Load the state as that of a scaler whose scale is adjusted, as every scaler of torch is."""
     state = args[0] if args else kwargs["state_dict"]
     return wrapped({"dynamic": True, **state} if state else state)  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ from ascend_adapt import Call, Symptom, wrap
     without="crash",
     symptom=Symptom("device_id = default_pg.bound_device_id"),
 )
-def groups_of_gloo_are_bound_to_no_device(call: Call) -> Any:
+def gloo_groups_without_bound_device(call: Call) -> Any:
     """Create a group with gloo as if the default group were not bound to a device."""
     import torch.distributed as dist
 

@@ -21,7 +21,7 @@ BAD = {
     b'["text"]': "array, expected an object",
     b'"text"': "string, expected an object",
     b"null": "null, expected an object",
-    b'{"texts": "a"}': "no 'text' among",
+    b'{"texts": "a"}': "expected 'text' among them",
     b'{"text": null}': "'text' is a JSON null",
     b'{"text": ["a", "b"]}': "'text' is a JSON array",
     b'{"text": "\\ud800"}': "half of a surrogate pair",

@@ -388,7 +388,7 @@ def test_all_problems_of_the_files_are_reported_at_once(tmp_path):
         read(tmp_path, more=keys)
     named = str(raised.value)
     for problem in (
-        "save_interval: unknown to neox (EleutherAI/gpt-neox@ea7aefd8) — give checkpoint_factor, which has the same "
+        "save_interval: unknown to neox (EleutherAI/gpt-neox@ea7aefd8) — use checkpoint_factor, which has the same "
         "meaning",
         "fp16: 3, expected",
         "weight_decay: 'much', expected",

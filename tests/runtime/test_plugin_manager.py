@@ -259,7 +259,7 @@ def test_an_unknown_code_base_is_reported_and_other_patches_continue(site: Site)
     )
     status = ascend_adapt.enable()
     (problem,) = status.problems
-    assert "code base 'nowhere' is unknown — give CodeBase(...) or one of " in problem
+    assert "code base 'nowhere' is unknown — pass CodeBase(...) or one of " in problem
     assert "gpt-neox" in problem
     assert [one.patch for one in status.outcomes if one.plugin == "lost"] == ["b"]
 

@@ -87,7 +87,7 @@ def test_a_symptom_says_something(arguments: dict[str, str]) -> None:
         Symptom(**arguments)
     with pytest.raises(PatchSpecError, match="is not Python"):
         Symptom("x +")
-    with pytest.raises(PatchSpecError, match=r"symptom= is 'x' — give a Symptom"):
+    with pytest.raises(PatchSpecError, match=r"symptom= is 'x' — pass a Symptom"):
         wrapping("up:f", symptom="x")
 
 

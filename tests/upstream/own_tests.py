@@ -122,7 +122,7 @@ def main() -> int:
     suite, checkout = SUITES[asked.suite], asked.checkout.resolve()
     files = tuple(asked.files) or suite.files
     if missing := [file for file in files if not (checkout / suite.folder / file).exists()]:
-        parser.error(f"{checkout}: has no {', '.join(missing)} — give a checkout of {asked.suite}")
+        parser.error(f"{checkout}: has no {', '.join(missing)} — pass a checkout of {asked.suite}")
     runs: dict[str, list[dict[str, str]]] = {
         kind: [{} for _ in range(asked.repeat)] for kind in ("plain", asked.device)
     }

@@ -83,7 +83,7 @@ class Backward:
         return None
 
     def _loss(self, key: Key, path: str, limit: float) -> str:
-        """Return what in the code of the loss explains the difference: a factor, if there is one."""
+        """Return what explains a difference at the loss: a constant factor, if there is one."""
         one, other = (
             view.value(view.tensors(key, "outputs")[path], "gradient") for view in (self._pair.a, self._pair.b)
         )

@@ -250,7 +250,7 @@ def python_of_cann(machine: Machine) -> Iterator[Finding]:
     if release(numpy) >= (2,) and cann_versions.is_older(cann, _NUMPY_2_SINCE):
         yield Finding(
             f"numpy {numpy} with CANN {cann}",
-            "the operator compiler of this CANN was made for numpy 1: initialization can fail with error code 500001",
+            "the operator compiler of this CANN was built for numpy 1: initialization can fail with error code 500001",
             "pip install 'numpy<2'",
             False,
         )

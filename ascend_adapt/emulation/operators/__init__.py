@@ -115,7 +115,7 @@ def register() -> list[str]:
 
 
 def _kernel(entry: OperatorKernel, schema: torch.FunctionSchema) -> Callable[..., Any] | None:
-    """Return the function to register; None for checks before a kernel that this torch cannot call."""
+    """Return the function to register; None if it only checks the arguments of a kernel that this torch cannot call."""
     if entry.is_composed:
         return on_device(entry, schema)
     if not entry.only_checks:

@@ -41,11 +41,11 @@ class OperatorKernel:
     takes: Collection[str] = ()
     """Parameter names of a function that takes them as ``**given``."""
     only_checks: bool = False
-    """Whether the function only checks the npu tensors, and torch_npu's own kernel computes."""
+    """Whether the function only checks its arguments, and torch_npu's own kernel computes the result."""
     needs_a2: bool = False
     """Whether devices before the Atlas A2 lack the operator."""
     is_composed: bool = False
-    """Whether the function gets the npu tensors, and calls other operators with them."""
+    """Whether the function is called with NPU tensors, and computes with other operators."""
 
 
 def kernel(

@@ -97,7 +97,7 @@ def check_target(request: Request) -> None:
     if request.form == "command":
         if shutil.which(request.target) is None:
             raise UsageError(
-                f"command {request.target!r}: not found on PATH — give a script.py, -m and a module, or a command"
+                f"command {request.target!r}: not found on PATH — pass a script.py, -m and a module, or a command"
             )
     elif request.form == "module":
         _check_module(request.target)
@@ -122,11 +122,11 @@ def _check_native_options(request: Request) -> None:
 def _check_script(path: Path) -> None:
     if path.exists() and not path.is_file():
         # Opening a named pipe would block.
-        raise UsageError(f"script {str(path)!r}: is not a file — give the path of a readable Python file")
+        raise UsageError(f"script {str(path)!r}: is not a file — pass the path of a readable Python file")
     try:
         path.open("rb").close()
     except OSError as error:
-        raise UsageError(f"script {str(path)!r}: {error.strerror} — give the path of a readable Python file") from error
+        raise UsageError(f"script {str(path)!r}: {error.strerror} — pass the path of a readable Python file") from error
 
 
 def _check_module(name: str) -> None:
@@ -135,5 +135,5 @@ def _check_module(name: str) -> None:
     # An editable install may use an import finder instead of a path.
     if PathFinder.find_spec(root, [os.getcwd(), *sys.path]) is None and find_spec(root) is None:
         raise UsageError(
-            f"module {name!r}: no {root!r} in {os.getcwd()} or on sys.path — give a module that can be imported"
+            f"module {name!r}: no {root!r} in {os.getcwd()} or on sys.path — pass a module that can be imported"
         )

@@ -87,7 +87,7 @@ def _imports(script: Path) -> list[str]:
     try:
         tree = ast.parse(regular_files.read_bytes(script))
     except (OSError, SyntaxError, ValueError) as error:
-        raise LaunchError(f"{script}: cannot be read ({error}) — give the path of a readable Python file") from error
+        raise LaunchError(f"{script}: cannot be read ({error}) — pass the path of a readable Python file") from error
     found = []
     for statement in tree.body:
         if isinstance(statement, ast.Import):

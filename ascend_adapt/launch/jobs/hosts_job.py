@@ -69,7 +69,7 @@ class HostsJob(Job):
 
         if not context.asks_for_device:
             context.notes.append(
-                f"device: {context.device} on this host; each host of the job detects its own when it starts — give "
+                f"device: {context.device} on this host; each host of the job detects its own when it starts — pass "
                 "--device to choose it here"
             )
         plan = plan_for(context.device)

@@ -34,7 +34,7 @@ def is_launcher(script: Path) -> bool:
 
 
 def _spawns(node: ast.AST) -> bool:
-    """Return whether spawn or start_processes is called, if not under a condition other than a number of devices.
+    """Return whether spawn or start_processes is always called, or depends only on the number of devices.
 
     A script that spawns only with an option of its own, or without a launcher's environment, runs as ranks too.
     """

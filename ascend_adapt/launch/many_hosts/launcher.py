@@ -155,7 +155,7 @@ class HostsLauncher:
         first, *_ = kinds = sorted(set(found.values()))
         if len(kinds) > 1:
             by_kind = ", ".join(f"{kind} on {' '.join(n for n, k in found.items() if k == kind)}" for kind in kinds)
-            raise LaunchError(f"device: {by_kind}, expected one kind on all hosts — give --device")
+            raise LaunchError(f"device: {by_kind}, expected one kind on all hosts — pass --device")
         if first != self._device:
             say(f"device {first}: found on the hosts of the job; this host has {self._device}")
             self._device = first

@@ -184,7 +184,7 @@ class Guardian:
             )
         except OSError as error:
             is_broken = error.errno in (errno.ENOEXEC, errno.ENOENT, errno.EACCES)
-            step = "check its first line (#!)" if is_broken else "raise the limit, or start less on this host"
+            step = "check its first line (#!)" if is_broken else "raise the limit, or run fewer processes on this host"
             raise LaunchError(
                 f"{command.argv[0]}: {system_error(error)}, expected a program that starts — {step}"
             ) from error

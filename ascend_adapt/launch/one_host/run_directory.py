@@ -153,7 +153,7 @@ class Job:
         except FileNotFoundError as error:
             found = f"has no {run_dir.job.name}" if run_dir.path.is_dir() else "is not a folder"
             raise LaunchError(
-                f"{run_dir.path}: {found}, expected a run directory — give the one that ascend-run printed"
+                f"{run_dir.path}: {found}, expected a run directory — pass the one that ascend-run printed"
             ) from error
         except OSError as error:
             raise LaunchError(f"{run_dir.job}: cannot be read ({error.strerror}) — choose another directory") from error

@@ -43,8 +43,8 @@ class GuardedRun:
             os.close(reader)
             os.close(self._writer)
             raise LaunchError(
-                f"guardian of the job: {system_error(error)}, expected a process that starts — raise the limit, or "
-                "start less on this host"
+                f"guardian of the job: {system_error(error)}, expected to start a process — raise the limit, or "
+                "run fewer processes on this host"
             ) from error
         if self._pid == 0:
             os.close(self._writer)

@@ -22,7 +22,7 @@ DEFAULT_PORT = 29500
 _OWN_STEPS = 0xFFFFFFF0
 # Variables of Open MPI, of MPICH and Intel MPI, and of MVAPICH.
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-_ON_PURPOSE = "if only this copy starts a job, give --nnodes 1"
+_ON_PURPOSE = "if only this copy starts a job, pass --nnodes 1"
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def refuse_copies(request: Request, environ: Mapping[str, str]) -> None:
         if (whole_number(environ.get(name)) or 1) > 1:
             raise LaunchError(
                 f"{name}={environ[name]}: mpirun starts ascend-run {environ[name]} times, and each would start "
-                "the full job — leave mpirun out and give a --hostfile, or give --nnodes, --node-rank and "
+                "the full job — leave mpirun out and pass a --hostfile, or pass --nnodes, --node-rank and "
                 f"--master-addr; {_ON_PURPOSE}"
             )
     if "LOCAL_RANK" in environ and "RANK" in environ and not _is_below_a_rank(environ):
@@ -112,7 +112,7 @@ def overlooked(environ: Mapping[str, str]) -> str:
         return ""
     return (
         f"RANK={environ['RANK']} and WORLD_SIZE={ranks} are set and not used, this host runs its own job — if "
-        f"it is one of {ranks} hosts, give --nnodes {ranks} --node-rank {environ['RANK']}"
+        f"it is one of {ranks} hosts, pass --nnodes {ranks} --node-rank {environ['RANK']}"
     )
 
 
@@ -145,7 +145,7 @@ def _by_hand(request: Request, environ: Mapping[str, str], own: Callable[[], set
         found = [index for index, address in enumerate(ips) if address in here]
         if len(found) != 1:
             raise LaunchError(
-                f"--node-ips {','.join(ips)}: {len(found)} of them are this host's, expected one — give --node-rank"
+                f"--node-ips {','.join(ips)}: {len(found)} of them are this host's, expected one — pass --node-rank"
             )
         (node,) = found
     if node is None and nodes > 1:
@@ -173,7 +173,7 @@ def first_of_nodelist(text: str) -> str:
     """Return the first host of a Slurm node list: ``rack1n03`` for ``rack[1-2]n[03-05,7],login``."""
     first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", text)
     if first is None:
-        raise LaunchError(f"SLURM_STEP_NODELIST={text!r}: lists no host — give --nnodes, --node-rank and --master-addr")
+        raise LaunchError(f"SLURM_STEP_NODELIST={text!r}: lists no host — pass --nnodes, --node-rank and --master-addr")
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0])
 
 
@@ -216,7 +216,7 @@ def _torchrun(environ: Mapping[str, str]) -> ClusterNode | None:
 def _needed(environ: Mapping[str, str], name: str) -> int:
     number = whole_number(environ.get(name))
     if number is None:
-        raise LaunchError(f"{name}={environ.get(name, '')!r}: expected the rank of this host — give --node-rank")
+        raise LaunchError(f"{name}={environ.get(name, '')!r}: expected the rank of this host — pass --node-rank")
     return number
 
 

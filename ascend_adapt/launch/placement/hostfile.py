@@ -50,9 +50,9 @@ def read(path: Path, warn: Callable[[str], None]) -> tuple[Host, ...]:
             f"hostfile {path}: {error.strerror}, expected a readable file — correct --hostfile"
         ) from error
     except UnicodeDecodeError as error:
-        raise LaunchError(f"hostfile {path}: is not text ({error.reason}) — give DeepSpeed's format") from error
+        raise LaunchError(f"hostfile {path}: is not text ({error.reason}) — use DeepSpeed's format") from error
     if len(text) > _MOST_CHARACTERS:
-        raise LaunchError(f"hostfile {path}: has more than {_MOST_CHARACTERS} characters — give DeepSpeed's format")
+        raise LaunchError(f"hostfile {path}: has more than {_MOST_CHARACTERS} characters — use DeepSpeed's format")
     return parse(text, str(path), warn)
 
 
@@ -73,7 +73,7 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
             warn(f"{where}, read as slots={found['slots']}")
             warned = True
         host = Host(_without_dot(found["address"]), tuple(range(int(found["slots"]))))
-        # Names of hosts are the same in upper and lower case.
+        # Host names are case-insensitive.
         if host.name.lower() in hosts:
             raise LaunchError(f"{where}, but {host.name} already has a line — remove one of them")
         hosts[host.name.lower()] = host
@@ -83,7 +83,7 @@ def parse(text: str, name: str, warn: Callable[[str], None]) -> tuple[Host, ...]
 
 
 def _without_dot(address: str) -> str:
-    """Remove the dot that ends an absolute name: /etc/hosts and ssh's configuration have names without it."""
+    """Remove the trailing dot of an absolute name: /etc/hosts and ssh's configuration have names without it."""
     return address.rstrip(".")
 
 

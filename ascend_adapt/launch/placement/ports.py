@@ -42,7 +42,7 @@ def check_free(port: int) -> None:
     try:
         _bound(port).close()
     except OSError as error:
-        raise LaunchError(f"port {port}: is busy, expected one that is free — choose another --master-port") from error
+        raise LaunchError(f"port {port}: is in use, expected a free one — choose another --master-port") from error
 
 
 def _bound(port: int) -> socket.socket:

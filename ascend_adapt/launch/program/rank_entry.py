@@ -1,4 +1,4 @@
-"""The program that each rank starts as: a file, alone in its folder, which Python puts first on ``sys.path``.
+"""The program that each rank runs. It is alone in its folder, because Python puts that folder first on ``sys.path``.
 
 ``python -m`` would put the current folder first, so that a ``tokenize.py`` there would hide the standard library's.
 """

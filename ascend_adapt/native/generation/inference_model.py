@@ -41,7 +41,7 @@ class InferenceModel:
         cache: KeyValueCache | None = None,
         logits_to_keep: int | None = None,
     ) -> torch.Tensor:
-        """Return this rank's logits [B, S, rows / ranks] of int64 ``tokens`` [B, S]; ``gathered`` completes them."""
+        """Return this rank's logits [B, S, rows / ranks] of int64 ``tokens`` [B, S]; ``gathered`` joins all ranks'."""
         with torch.no_grad():
             logits: torch.Tensor = self.decoder(
                 tokens,

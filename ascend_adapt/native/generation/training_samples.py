@@ -52,7 +52,7 @@ class TextSampler:
         if tokenizer.vocab_size > config.model.padded_vocab_size:
             raise DataError(
                 f"{config.data.vocab_file}: {tokenizer.vocab_size} ids, expected at most the model's "
-                f"{config.model.padded_vocab_size} — give the vocabulary that the text was tokenized with"
+                f"{config.model.padded_vocab_size} — pass the vocabulary that the text was tokenized with"
             )
         ids = [[int(one) for one in tokenizer.encoder.encode([prompt])[0]] for prompt in prompts]
         check_lengths(model, ids)

@@ -81,7 +81,7 @@ class ComputeWeights:
             bucket.set_master_gradients()
 
     def abandon(self) -> None:
-        """Drop what passes that have failed left behind: the next passes would add their gradients to it."""
+        """Drop the gradients that failed passes have left: the next passes would add to them."""
         self._begun, self._reducing, self._arriving = 0, None, {}
         for bucket in self._buckets:
             bucket.abandon()

@@ -73,7 +73,7 @@ def token_prefix(path: str, data: Data) -> Path:
     facts: list[object] = [data.seed]
     for file in (blanks.vocabulary.vocab_file, blanks.vocabulary.merge_file):
         if not Path(file).is_file():
-            raise DataError(f"{file}: no such file, expected GPT-2's vocabulary and merges — give their folder")
+            raise DataError(f"{file}: no such file, expected GPT-2's vocabulary and merges — pass their folder")
         facts.append(hashlib.sha256(regular_files.read_bytes(file)).hexdigest())
     for name in text_files(path):
         status = name.stat()

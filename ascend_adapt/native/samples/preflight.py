@@ -90,7 +90,7 @@ def _opened(prefix: str, config: TrainConfig) -> IndexedDataset:
     rows = config.model.padded_vocab_size
     if largest >= rows:
         raise DataError(
-            f"{prefix}: contains token id {largest}, expected ids below {rows}, the rows of the embedding — give the "
+            f"{prefix}: contains token id {largest}, expected ids below {rows}, the rows of the embedding — pass the "
             "vocabulary that the text was tokenized with"
         )
     return tokens

@@ -105,6 +105,6 @@ def after_passes(decoder: Decoder) -> None:
 
 
 def abandon_passes(decoder: Decoder) -> None:
-    """Drop what the failed passes of a step left behind."""
+    """Drop the gradients that the failed passes of a step have left."""
     if decoder.copies is not None:
         decoder.copies.abandon()

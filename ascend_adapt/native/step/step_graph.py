@@ -75,7 +75,7 @@ class StepGraphs:
         update: Callable[[torch.Tensor, Any, float, torch.Tensor], Update],
         abandon: Callable[[], None],
     ) -> None:
-        """Create the graphs of ``passes`` and ``update``; ``abandon`` drops what passes that failed left behind."""
+        """Create the graphs of ``passes`` and ``update``; ``abandon`` drops what failed passes have left."""
         self._mesh, self._parameters, self._passes, self._update = mesh, parameters, passes, update
         self._abandon = abandon
         self._stream = torch.cuda.Stream(mesh.device)
@@ -193,7 +193,7 @@ class StepGraphs:
 
 
 def _why_failed(error: BaseException) -> str:
-    """Return why a capture failed. Its end raises another error after one for lack of memory."""
+    """Return why a capture failed. After running out of memory, the end of the capture raises another error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, torch.cuda.OutOfMemoryError):

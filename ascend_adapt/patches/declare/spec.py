@@ -263,7 +263,7 @@ def entry(
     known = words(bodies, f"entry {target} bodies=")
     if bool(original) is not bool(known) or (original and not present):
         raise PatchSpecError(
-            f"entry {target}: original= and bodies= describe a present key — give both with present=True, or neither"
+            f"entry {target}: original= and bodies= describe a present key — pass both with present=True, or neither"
         )
     own = Target.parse(original) if original else None
     return _patch("entry", target, terms, key=key, value=value, present=present, original=own, bodies=known)
@@ -337,7 +337,7 @@ def _check_fragments(old_text: str, new_text: str, subject: str) -> None:
     old, new = syntax.parse_fragment(old_text, f"{subject} old="), syntax.parse_fragment(new_text, f"{subject} new=")
     if isinstance(old, ast.expr) is not isinstance(new, ast.expr):
         raise PatchSpecError(
-            f"{subject}: old= and new= are an expression and a statement — give two expressions or two statements"
+            f"{subject}: old= and new= are an expression and a statement — pass two expressions or two statements"
         )
     if ast.dump(old) == ast.dump(new):
         raise PatchSpecError(f"{subject}: old= and new= are the same, expected a change — correct new=")

@@ -148,7 +148,7 @@ def parse_fragment(text: str, subject: str) -> ast.expr | ast.stmt:
         PatchSpecError: ``text`` is neither.
     """
     if not isinstance(text, str) or not text.strip():
-        raise PatchSpecError(f"{subject}: {text!r}, expected code — give one expression or statement")
+        raise PatchSpecError(f"{subject}: {text!r}, expected code — pass one expression or statement")
     try:
         body = ast.parse(text.strip()).body
     except SyntaxError as error:

@@ -49,12 +49,12 @@ def check_terms(terms: Terms, kind: str, subject: str) -> None:
             f"{subject}: devices= is {terms.get('devices')!r}, expected some of {', '.join(DEVICES)} — correct it"
         )
     if not all(isinstance(host, (str, CodeBase)) for host in hosts(terms)):
-        raise PatchSpecError(f"{subject}: host= is {terms.get('host')!r} — give a CodeBase, its name, or several")
+        raise PatchSpecError(f"{subject}: host= is {terms.get('host')!r} — pass a CodeBase, its name, or several")
     if not isinstance(terms.get("symptom"), (Symptom, type(None))):
-        raise PatchSpecError(f"{subject}: symptom= is {terms.get('symptom')!r} — give a Symptom(...)")
+        raise PatchSpecError(f"{subject}: symptom= is {terms.get('symptom')!r} — pass a Symptom(...)")
     name = terms.get("name", "")
     if not isinstance(name, str) or name != name.strip() or "," in name:
-        raise PatchSpecError(f"{subject}: name= is {name!r} — give a name without commas or surrounding blanks")
+        raise PatchSpecError(f"{subject}: name= is {name!r} — pass a name without commas or surrounding blanks")
 
 
 def hosts(terms: Terms) -> tuple[CodeBase | str, ...]:
@@ -69,7 +69,7 @@ def words(value: Iterable[str], subject: str) -> tuple[str, ...]:
     """Return one or several strings as a tuple. Raises PatchSpecError for anything else."""
     found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(word, str) for word in found):
-        raise PatchSpecError(f"{subject}: got {value!r} — give a string or a list of strings")
+        raise PatchSpecError(f"{subject}: got {value!r} — pass a string or a list of strings")
     return found
 
 

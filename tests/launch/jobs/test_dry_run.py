@@ -123,11 +123,11 @@ def test_a_dry_run_and_a_start_agree(folder, started, capsys):
     ("option", "why"),
     [
         (f"--log-dir={'x' * 5000}", r"run directory .*: File name too long — choose another with --log-dir"),
-        (f"--record={'x' * 5000}", r"xxx: File name too long, expected a new folder — give another"),
+        (f"--record={'x' * 5000}", r"xxx: File name too long, expected a new folder — choose another"),
         ("--hostfile=--", r"argument --hostfile: expected one argument — see"),
         ("--export=--", r"argument --export: expected one argument — see"),
         (f"--nproc={'9' * 30}", r"argument --nproc/.*: '9+' is not an integer"),
-        (f"--nproc={'9' * 18}", r"argument --nproc/.*: '9+' is more than 1000000"),
+        (f"--nproc={'9' * 18}", r"argument --nproc/.*: '9+' exceeds 1000000"),
         ("--nproc=²", r"argument --nproc/.*: '²' is not an integer"),
     ],
     ids=lambda text: text[:16],
@@ -144,7 +144,7 @@ def test_a_port_on_which_another_job_listens_is_refused(folder, started, capsys)
     with socket.create_server(("", 0)) as other:
         port = str(other.getsockname()[1])
         argv = ["--device", "cpu", "--nproc", "2", "--master-port", port, "train.py"]
-        expected = (1, f"ascend-run: port {port}: is busy, expected one that is free — choose another --master-port\n")
+        expected = (1, f"ascend-run: port {port}: is in use, expected a free one — choose another --master-port\n")
         assert outcome(argv, capsys) == outcome(["--dry-run", *argv], capsys) == expected
     assert started == []
     assert outcome(argv, capsys)[0] == 0

@@ -29,7 +29,7 @@ def test_a_limit_of_processes_is_named(monkeypatch, limit, why):
     with pytest.raises(
         LaunchError,
         match=rf"^guardian of the job: Resource temporarily unavailable \({why}a container may have fewer, .*\), "
-        "expected a process that starts — raise the limit",
+        "expected to start a process — raise the limit",
     ):
         runner.GuardedRun(None)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

@@ -64,7 +64,7 @@ def test_a_job_whose_launcher_was_killed_and_whose_pid_somebody_else_has(backgro
 @pytest.mark.parametrize(
     ("text", "reported"),
     [
-        (None, "has no job.json, expected a run directory — give the one that ascend-run printed"),
+        (None, "has no job.json, expected a run directory — pass the one that ascend-run printed"),
         ("{", "is not a job file"),
         ("{}", "is not a job file"),
         ('{"host": "elsewhere", "boot": "", "launcher": {"pid": 1, "start": 1}, "guardian": {"pid": 1, "start": 1}}',

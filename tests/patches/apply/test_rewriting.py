@@ -346,12 +346,12 @@ def test_an_inherited_method_is_not_rewritten_for_everybody(site: Site, enable: 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("x + 1", "y = 1", "give two expressions or two statements"),
-        ("x = 1", "2", "give two expressions or two statements"),
+        ("x + 1", "y = 1", "pass two expressions or two statements"),
+        ("x = 1", "2", "pass two expressions or two statements"),
         ("x = 1", "x=1", "are the same"),
         ("x =", "x = 1", "is not Python"),
-        ("", "x", "give one expression or statement"),
-        (3, "x", "give one expression or statement"),
+        ("", "x", "pass one expression or statement"),
+        (3, "x", "pass one expression or statement"),
     ],
 )
 def test_what_cannot_be_rewritten_is_refused_where_it_is_declared(old: Any, new: str, words: str) -> None:

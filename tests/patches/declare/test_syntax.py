@@ -93,7 +93,7 @@ def test_a_digest_is_the_same_on_every_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("x +", "is not Python"), ("a; b", "has 2 statements"), ("", "give one expression")]
+    ("text", "words"), [("x +", "is not Python"), ("a; b", "has 2 statements"), ("", "pass one expression")]
 )
 def test_a_fragment_is_one_expression_or_statement(text: str, words: str) -> None:
     with pytest.raises(PatchSpecError, match=words):

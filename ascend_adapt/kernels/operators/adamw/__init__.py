@@ -115,7 +115,7 @@ def adamw(
     for name, others in lists.items():
         if len(others) != len(params):
             raise KernelArgumentError(
-                f"{name}: has {len(others)} tensors, expected {len(params)} as in params — give one for each"
+                f"{name}: has {len(others)} tensors, expected {len(params)} as in params — pass one for each"
             )
     for name, number in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
         check_number(name, number)
@@ -127,7 +127,7 @@ def adamw(
         )
     if copies and len(copies) != len(params):
         raise KernelArgumentError(
-            f"copies: has {len(copies)} tensors, expected {len(params)} as in params — give one for each"
+            f"copies: has {len(copies)} tensors, expected {len(params)} as in params — pass one for each"
         )
     present = [index for index, grad in enumerate(grads) if grad is not None]
     if not present:

@@ -75,7 +75,7 @@ class _Addresses:
 
 
 class _Tables:
-    """Sizes of a call's tensors and of the programs' chunks, in device memory, and the addresses seen with them."""
+    """Device tables of a call: sizes of its tensors, chunks of its programs, and the addresses seen so far."""
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         counts = torch.tensor([-(-size // _CHUNK) for size in sizes])
@@ -119,7 +119,7 @@ def _is_captured(device: torch.device) -> bool:
 
 
 def _make_room(kept: dict[Any, Any]) -> None:
-    """Drop the oldest entries, for one more."""
+    """Drop the oldest entries if there is no room for another one."""
     while len(kept) >= _KEPT:
         del kept[next(iter(kept))]
 

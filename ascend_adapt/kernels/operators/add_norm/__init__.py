@@ -59,7 +59,7 @@ class AddNormCall(KernelCall):
             raise KernelArgumentError(f"weight and bias: {found}, expected a weight, and a bias for LayerNorm only")
         if (self.dropout_p > 0) != (self.seed is not None):
             raise KernelArgumentError(
-                f"dropout_p={self.dropout_p}, seed={self.seed!r}: expected dropout with a seed — give both or neither"
+                f"dropout_p={self.dropout_p}, seed={self.seed!r}: expected dropout with a seed — pass both or neither"
             )
 
     def small(self) -> AddNormCall | None:

@@ -30,7 +30,7 @@ def aligned_linear(x: Any, weight: Any) -> Any:
     if x.shape[-1] != weight.shape[1] or x.dtype != weight.dtype:
         raise KernelArgumentError(
             f"x {x.dtype} {list(x.shape)}, weight {weight.dtype} {list(weight.shape)}: expected [..., H] and [V, H] of "
-            "one dtype — give matching tensors"
+            "one dtype — pass matching tensors"
         )
     from ascend_adapt.kernels.operators.aligned_linear._torch import linear
 

@@ -101,7 +101,7 @@ def check_labels(
         )
     if not columns:
         raise KernelArgumentError(
-            f"{name} {list(tensor.shape)}: a vocabulary of 0, expected at least 1 — give its columns"
+            f"{name} {list(tensor.shape)}: a vocabulary of 0, expected at least 1 — pass its columns"
         )
     check_shape("labels", labels, tensor.shape[:-1], f"{name} {list(tensor.shape)}")
     check_together(name, tensor, labels=labels)
@@ -114,7 +114,7 @@ def check_labels(
         raise KernelArgumentError(f"label_smoothing={label_smoothing!r}: expected 0 to 1 — correct it")
     if vocab_range is not None and not (isinstance(vocab_range, (tuple, list)) and len(vocab_range) == 2):
         raise KernelArgumentError(
-            f"vocab_range={vocab_range!r}: expected the first id and one past the last — give both"
+            f"vocab_range={vocab_range!r}: expected the first id and one past the last — pass both"
         )
     first, vocabulary = _columns(name, columns, group, vocab_range)
     if labels.device.type == "cpu" and tracing.has_values(labels):
@@ -132,7 +132,7 @@ def _columns(name: str, columns: int, group: Any, vocab_range: tuple[int, int] |
         if vocab_range is not None and tuple(vocab_range) != (0, columns):
             raise KernelArgumentError(
                 f"vocab_range={vocab_range!r}: given without a group, expected None, because {name} has all {columns} "
-                "columns — give the group"
+                "columns — pass the group"
             )
         return 0, columns
     import torch.distributed
@@ -142,7 +142,7 @@ def _columns(name: str, columns: int, group: Any, vocab_range: tuple[int, int] |
     if end - first != columns:
         raise KernelArgumentError(
             f"vocab_range={vocab_range!r}: has {end - first} ids, expected as many as {name} has columns, {columns} — "
-            "give a matching range"
+            "pass a matching range"
         )
     return first, size * columns
 

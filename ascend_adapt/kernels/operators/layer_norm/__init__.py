@@ -26,7 +26,7 @@ class LayerNormCall(KernelCall):
         check_float("x", self.x, shape="[..., D]", least=1)
         check_number("eps", self.eps)
         if self.bias is not None and self.weight is None:
-            raise KernelArgumentError("bias: given without a weight, expected both or the weight alone — give weight=")
+            raise KernelArgumentError("bias: given without a weight, expected both or the weight alone — pass weight=")
         of = f"x {list(self.x.shape)}"
         check_float_or_none("weight", self.weight, self.x.shape[-1:], of)
         check_float_or_none("bias", self.bias, self.x.shape[-1:], of)

@@ -53,7 +53,7 @@ class RotaryCall(KernelCall):
         if cos.shape[-1] % 2 or not 2 <= cos.shape[-1] <= x.shape[-1]:
             raise KernelArgumentError(
                 f"cos: has shape {list(cos.shape)} for x {list(x.shape)}, expected an even last axis of at most "
-                f"{x.shape[-1]} — give one value for each rotated element"
+                f"{x.shape[-1]} — pass one value for each rotated element"
             )
         fits = cos.dim() <= x.dim() and all(
             mine in (1, whole) for mine, whole in zip(reversed(cos.shape[:-1]), reversed(x.shape[:-1]), strict=False)

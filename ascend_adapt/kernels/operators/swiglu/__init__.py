@@ -24,7 +24,7 @@ class SwigluCall(KernelCall):
         x = self.x
         check_float("x", x, shape="[..., 2 H]", least=1)
         if x.shape[-1] % 2:
-            raise KernelArgumentError(f"x: has shape {list(x.shape)}, expected an even last axis — give both halves")
+            raise KernelArgumentError(f"x: has shape {list(x.shape)}, expected an even last axis — pass both halves")
         check_float_or_none("bias", self.bias, x.shape[-1:], f"x {list(x.shape)}")
         check_together("x", x, bias=self.bias)
 
