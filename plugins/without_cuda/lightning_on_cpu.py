@@ -36,7 +36,7 @@ def _on(distribution: str, connector: str) -> list[Patch]:
     }
     module = connector.partition(":")[0]
 
-    @wrap(f"{connector}._choose_gpu_accelerator_backend", name=f"gpus_of_{module}", **terms)
+    @wrap(f"{connector}._choose_gpu_accelerator_backend", name=f"backend_of_{module}", **terms)
     def backend(call: Call) -> Any:
         """Take "gpu" as "cuda", as on a host with GPUs."""
         return "cuda" if programs.current() else call.proceed()
