@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import ascend_adapt
 
 from .code_base import CudaCodeBase
 from .who_knows import INTERNAL, KNOWS
@@ -19,6 +22,7 @@ _NAMES_NPU = re.compile(
 )
 _NAMES_CUDA = re.compile(r"cuda|nccl|device_ids|torch\.device\(")
 _NAMES_ANY = re.compile(rf"{_NAMES_CUDA.pattern}|torch\.accelerator")
+_THIS_PACKAGE = str(Path(ascend_adapt.__file__).parent) + os.sep
 _IMPORTED = re.compile(r"(?m)^\s*(?:import|from)\s+(\w+)")
 
 
@@ -104,13 +108,12 @@ def to_run() -> tuple[str, str]:
     words = iter(sys.orig_argv[1:])
     for word in words:
         if word == "-m":
-            if not (name := next(words, "")).startswith("ascend_adapt."):
-                return name, ""
-        elif word in ("-W", "-X"):
+            return next(words, ""), ""
+        if word in ("-W", "-X"):
             next(words, "")
         elif word == "-c":
             break
-        elif not word.startswith("-"):
+        elif not word.startswith(("-", _THIS_PACKAGE)):  # each rank starts as a file of this package
             return "", word
     return "", ""
 

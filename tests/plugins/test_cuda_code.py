@@ -206,6 +206,8 @@ def test_a_package_run_as_a_module_is_the_program(tmp_path):
     (package / "__init__.py").write_text("from trainer.device import DEVICE\n")
     (package / "device.py").write_text('import torch\nDEVICE = "cuda" if torch.cuda.is_available() else "cpu"\n')
     (package / "__main__.py").write_text("from trainer import DEVICE\nprint(DEVICE)\n")
+    # As in a tool's sitecustomize, torch is imported before the program is known.
+    (tmp_path / "site-packages" / "sitecustomize.py").write_text("import torch\n")
     command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "-m", "trainer"]
     environ = {**os.environ, "PYTHONPATH": str(package.parent)}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
