@@ -50,6 +50,16 @@ def test_torch_may_be_imported_before_the_script(launch, tmp_path, monkeypatch):
     assert "False False" in aware.stdout
 
 
+def test_flex_attention_has_gradients_only_where_functions_are_not_compiled(launch):
+    trains = (
+        "import torch\nfrom torch.nn.attention.flex_attention import flex_attention\n"
+        "one = torch.ones(1, 1, 16, 16, requires_grad=True)\nflex_attention(one, one, one).sum().backward()\n"
+        "print(one.grad.shape)"
+    )
+    assert "torch.Size([1, 1, 16, 16])" in launch(f"{trains}\ntorch.ones(1).cuda()").stdout
+    assert "FlexAttention does not support backward on CPU" in launch(trains, check=False).stderr
+
+
 SYNCHRONIZED = """
 import os, torch
 torch.distributed.init_process_group("nccl")
