@@ -25,8 +25,9 @@ _CONNECTORS = {
 }
 
 
-def _on(distribution: str, connector: str) -> list[Patch]:
-    terms: Terms = {
+def _terms(name: str, distribution: str) -> Terms:
+    return {
+        "name": name,
         "requires": (f"{distribution}>=2",),
         "devices": "cpu",
         "why": "a script for GPUs asks for them by name, but this host has none",
@@ -34,14 +35,17 @@ def _on(distribution: str, connector: str) -> list[Patch]:
         "without": "crash",
         "symptom": Symptom(reason="the fault is in the callers"),
     }
+
+
+def _on(distribution: str, connector: str) -> list[Patch]:
     module = connector.partition(":")[0]
 
-    @wrap(f"{connector}._choose_gpu_accelerator_backend", name=f"backend_of_{module}", **terms)
+    @wrap(f"{connector}._choose_gpu_accelerator_backend", **_terms(f"backend_of_{module}", distribution))
     def backend(call: Call) -> Any:
         """Take "gpu" as "cuda", as on a host with GPUs."""
         return "cuda" if programs.current() else call.proceed()
 
-    @wrap(f"{connector}._set_parallel_devices_and_init_accelerator", name=f"devices_of_{module}", **terms)
+    @wrap(f"{connector}._set_parallel_devices_and_init_accelerator", **_terms(f"devices_of_{module}", distribution))
     def devices(call: Call) -> Any:
         """Use as many CPU processes as the script asks for GPUs."""
         connector = call.instance
