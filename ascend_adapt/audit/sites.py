@@ -42,11 +42,9 @@ class Site:
 
 def sites(folder: Path) -> tuple[list[Site], list[str]]:
     """Return the patch sites in all Python files of a folder, and the reason for each file that could not be read."""
-    own = {folder.name}
-    if not (
-        folder / "__init__.py"
-    ).is_file():  # otherwise its folders are subpackages, such as liger_kernel.transformers
-        own |= {path.name for path in folder.iterdir() if path.is_dir()}
+    is_package = (folder / "__init__.py").is_file()  # its folders are subpackages, such as liger_kernel.transformers
+    beside = () if is_package else (path.name for path in folder.iterdir() if path.is_dir())
+    own = {folder.name, *beside}
     found, problems = [], []
     for file in sorted(folder.rglob("*.py")):
         try:

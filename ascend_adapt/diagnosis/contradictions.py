@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from ascend_adapt.diagnosis.findings import Finding
-from ascend_adapt.problems.facts import Facts
 from ascend_adapt.problems.reading import Place, Reading, Setting
 from ascend_adapt.whole_numbers import whole_number
 
@@ -16,28 +15,38 @@ _PROCESSES = re.compile("NPROC_PER_NODE|nproc_per_node|num_gpus")
 _NUMBERS = re.compile(r"\d+(?:,\d+)*")
 
 
-def of_a_job(facts: Facts) -> Iterator[Finding]:
+def of_a_job(reading: Reading | None, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Return the contradictions in the files of a job, or in its environment if no files are given."""
-    environ = facts.environ or {}
     shell = tuple((name, value, Place("environment", 0, f"{name}={value}")) for name, value in environ.items())
-    reading = facts.reading or Reading(environ=shell)
+    reading = reading or Reading(environ=shell)
     yield from _more_processes_than_devices(reading, environ)
     yield from _another_megatron(reading, environ)
 
 
 def _more_processes_than_devices(reading: Reading, environ: Mapping[str, str]) -> Iterator[Finding]:
     for name, value, place in (*reading.environ, *reading.settings):
-        visible = _nearest(_DEVICES, place, reading) or environ.get(_DEVICES, "")
-        processes = whole_number(value) if _PROCESSES.fullmatch(name) else None
-        if processes is not None and _NUMBERS.fullmatch(visible):
+        processes, visible = whole_number(value), _value_in(_DEVICES, place, reading, environ)
+        if _PROCESSES.fullmatch(name) and processes is not None and _NUMBERS.fullmatch(visible):
             count = visible.count(",") + 1
             if processes > count:
                 yield Finding(
                     f"{place}; {_DEVICES}={visible}",
-                    f"{value} processes have {count} devices: the others fail with error code 107001",
-                    f"start {count} processes, or list {value} devices",
+                    f"{value} processes have {count} device{'s' * (count > 1)}: the others fail with error code 107001",
+                    f"start {count} process{'es' * (count > 1)}, or list {value} devices",
                     True,
                 )
+
+
+def _value_in(name: str, place: Place, reading: Reading, environ: Mapping[str, str]) -> str:
+    """Return the value of a variable for a command: its own, the last one exported before it, or the environment's."""
+    value = environ.get(name, "")
+    for other, assigned, at in reading.environ:
+        if other == name and at.file == place.file:
+            if at.command == place.command:
+                return assigned
+            if at.command < place.command and at.text.startswith(("export ", "unset ")):
+                value = assigned
+    return value
 
 
 def _another_megatron(reading: Reading, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -51,7 +60,7 @@ def _another_megatron(reading: Reading, environ: Mapping[str, str]) -> Iterator[
             yield Finding(
                 f"{place}; PYTHONPATH has {others[0]}",
                 "the trainer and MindSpeed use two copies of Megatron-LM, or one of the folders does not exist",
-                "set both to the same folder",
+                "write the same folder in both",
                 False,
             )
 

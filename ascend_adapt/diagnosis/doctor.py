@@ -126,7 +126,8 @@ def _predicted(
     for_npu = asked is None and device == "cpu" and (readings or probe.distribution_version("torch_npu"))
     read = functools.reduce(operator.add, readings) if readings else None
     facts = of_names(names, environ, "npu" if for_npu else device, read)
-    return [*as_findings(problems, facts), *(contradictions.of_a_job(facts) if facts.device == "npu" else ())], faults
+    contradicting = contradictions.of_a_job(read, environ) if facts.device == "npu" else ()
+    return [*as_findings(problems, facts), *contradicting], faults
 
 
 def _kernel_problems(environ: Mapping[str, str]) -> list[str]:

@@ -8,7 +8,7 @@ by one, too. Only ranks import this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -178,7 +178,7 @@ def kernel(
     run_on_host = sixteen_bits.computed(on_cpu or operator, operator._schema)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if is_of_lists and len({one.device for one in args[0]}) > 1:
+        if is_of_lists and len({one.device for one in _first_list(args)}) > 1:
             return _entry_by_entry(operator, args, kwargs)
         count(name)
         if waits and not (name in _BY_INDEX and not _has_mask(args)):
@@ -239,12 +239,17 @@ def kernel(
     return run
 
 
+def _first_list(args: tuple[Any, ...]) -> Sequence[torch.Tensor]:
+    """Return the list that an operator over lists gets, which is the exponent of _foreach_pow(2.0, exponents)."""
+    return next(one for one in args if isinstance(one, (list, tuple)))
+
+
 def _entry_by_entry(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the results of an operator over lists whose entries are on several devices.
 
     torch_npu computes such entries one by one, each on its own device.
     """
-    number = len(args[0])
+    number = len(_first_list(args))
 
     def entry(value: Any, index: int) -> Any:
         is_scalar_of_each = isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == number

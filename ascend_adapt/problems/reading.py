@@ -29,12 +29,16 @@ _EXPORT = re.compile(r"(?m)(?:^|[\s;])(?:export\s+)?([A-Z][A-Z0-9_]{3,})=([^\s;\
 
 @dataclass(frozen=True)
 class Place:
-    """One request in a file, and its line. ``is_conditional``: it is in a branch that an option may switch off."""
+    """One request in a file, and its line.
+
+    ``is_conditional``: it is in a branch that an option may switch off. ``command``: the first line of a shell command.
+    """
 
     file: str
     line: int
     text: str
     is_conditional: bool = False
+    command: int = 0
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
@@ -298,14 +302,18 @@ def _flat(file: str, lines: Mapping[str, int], data: Any, above: tuple[str, ...]
 
 def _shell(file: str, text: str) -> Reading:
     settings, environ = [], []
+    first, is_continued = 0, False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#"):
             continue
-        place = Place(file, number, line.strip().rstrip("\\").strip())
+        first, is_continued = first if is_continued else number, line.rstrip().endswith("\\")
+        place = Place(file, number, line.strip().rstrip("\\").strip(), command=first)
         for name, value in (*_FLAG.findall(line), *_HYDRA.findall(line)):
             settings.append((name.replace("-", "_"), value.strip("'\"") or "True", place))
         for name, value in _EXPORT.findall(line):
             environ.append((name, value.strip("'\""), place))
+        if place.text.startswith("unset "):
+            environ += [(name, "", place) for name in place.text.split()[1:]]
     return Reading(settings=tuple(settings), environ=tuple(environ))
 
 

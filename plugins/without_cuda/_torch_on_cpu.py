@@ -112,7 +112,7 @@ def _cuda() -> dict[str, Any]:
         "get_sync_debug_mode": returning(0),
         "get_arch_list": returning([]),
         "get_gencode_flags": returning(""),
-        "device_count": _ranks_here,
+        "device_count": ranks_here,
         "current_device": lambda: index[0],
         "set_device": set_device,
         "device": lambda device: contextlib.nullcontext(),
@@ -157,7 +157,7 @@ def _random() -> dict[str, Any]:
         "seed_all": torch.seed,
         "initial_seed": torch.initial_seed,
         "get_rng_state": lambda device="cuda": torch.get_rng_state(),
-        "get_rng_state_all": lambda: [torch.get_rng_state()] * _ranks_here(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()] * ranks_here(),
         "set_rng_state": lambda new_state, device="cuda": torch.set_rng_state(new_state),
         "set_rng_state_all": lambda new_states: torch.set_rng_state(new_states[0]),
     }
@@ -204,10 +204,10 @@ class _Generators:
         return torch.default_generator
 
     def __len__(self) -> int:
-        return _ranks_here()
+        return ranks_here()
 
 
-def _ranks_here() -> int:
+def ranks_here() -> int:
     """Return the number of ranks on this host, each of which has a "device". DeepSpeed sets LOCAL_SIZE."""
     return of_variable(os.environ, "LOCAL_WORLD_SIZE", 0) or of_variable(os.environ, "LOCAL_SIZE", 1)
 

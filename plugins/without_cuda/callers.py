@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from functools import cache
@@ -21,8 +22,7 @@ _NAMES_NPU = re.compile(
 )
 _NAMES_CUDA = re.compile(r"cuda|nccl|device_ids|torch\.device\(")
 _NAMES_ANY = re.compile(rf"{_NAMES_CUDA.pattern}|torch\.accelerator")
-# A rank's command line names this file, and then the script, or -m and the module.
-_RANK_PROGRAM = Path(ascend_adapt.__file__).parent / "launch" / "program" / "rank_entry.py"
+_THIS_PACKAGE = str(Path(ascend_adapt.__file__).parent) + os.sep
 _IMPORTED = re.compile(r"(?m)^\s*(?:import|from)\s+(\w+)")
 
 
@@ -113,7 +113,7 @@ def to_run() -> tuple[str, str]:
             next(words, "")
         elif word == "-c":
             break
-        elif not word.startswith("-") and Path(word) != _RANK_PROGRAM:
+        elif not word.startswith(("-", _THIS_PACKAGE)):  # each rank starts as a file of this package
             return "", word
     return "", ""
 

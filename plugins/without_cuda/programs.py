@@ -201,6 +201,11 @@ def current() -> Programs | None:
     return _current
 
 
+def is_mapped() -> bool:
+    """Return whether "cuda" is mapped in this process, where torch.compile then runs functions eagerly."""
+    return _current is not None and _current._change is not None
+
+
 def is_cuda_code(names: dict[str, Any]) -> bool:
     """Return whether code with the globals ``names`` is CUDA code."""
     return _current is not None and _current.callers.kind(names) == CUDA

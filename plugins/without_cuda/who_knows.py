@@ -1,8 +1,7 @@
 """Libraries that choose their device themselves, with the devices that they support. "cuda" is not mapped for them.
 
-In every other package, "cuda" is taken to mean "the accelerator". sentence-transformers, for example, supports the CPU
-but no NPU: on a CPU, it sees that CUDA is not available; on an NPU, "cuda" is mapped to the NPU, as in a script.
-Lightning supports the CPU, too, but a script that asks it for accelerator="gpu" means the accelerator.
+In every other package, "cuda" is taken to mean "the accelerator". Lightning, for example, supports the CPU but no NPU:
+on a CPU, it sees that CUDA is not available; on an NPU, "cuda" is mapped to the NPU, as in a script.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ KNOWS: dict[str, tuple[str, ...]] = {
         BOTH,
     ),
     # These libraries support CUDA and the CPU.
-    **dict.fromkeys(("evaluate", "lm_eval", "sentence_transformers", "torchmetrics"), CPU),
+    **dict.fromkeys(("lightning", "lightning_fabric", "lightning_utilities", "pytorch_lightning", "torchmetrics"), CPU),
+    **dict.fromkeys(("evaluate", "lm_eval", "sentence_transformers"), CPU),
 }
 # torch, its parts, and this package see the real torch.
 INTERNAL = frozenset(("ascend_adapt", "ascend_adapt_plugins", "functorch", "torch", "torch_npu", "torchair", "wrapt"))

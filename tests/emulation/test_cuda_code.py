@@ -51,3 +51,25 @@ def test_a_job_that_fails_for_another_reason_is_not_said_to_leave_its_npu_unused
     assert ended.code == 1
     assert "failed first: ValueError: for another reason" in ended.stderr
     assert UNUSED not in ended.stderr
+
+
+def test_lightning_creates_its_process_group_on_npus(launch, tmp_path):
+    module = tmp_path / "site-packages" / "lightning_fabric" / "utilities" / "distributed.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(  # as in lightning_fabric 2.6
+        "import torch\n\n\ndef _get_default_process_group_backend_for_device(device):\n"
+        "    device_backend_map = torch.distributed.Backend.default_device_backend_map\n"
+        '    return device_backend_map.get(device.type, "gloo")\n'
+    )
+    metadata = tmp_path / "site-packages" / "lightning_fabric-2.6.6.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: lightning-fabric\nVersion: 2.6.6\n")
+    (tmp_path / "train.py").write_text(
+        "import torch\nfrom lightning_fabric.utilities import distributed\n"
+        "backend = distributed._get_default_process_group_backend_for_device\n"
+        "torch.distributed.init_process_group(backend(torch.device('cuda', 0)))\n"
+        "sums = torch.ones(2, device='cuda')\ntorch.distributed.all_reduce(sums)\n"
+        "print(sums.tolist(), backend(torch.device('cpu')))\n"
+    )
+    ended = launch("--device", "npu-emulated", "train.py", PYTHONPATH=str(tmp_path / "site-packages"))
+    assert "[1.0, 1.0] gloo" in ended.stdout, ended.stderr

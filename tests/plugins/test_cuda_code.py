@@ -50,6 +50,16 @@ def test_torch_may_be_imported_before_the_script(launch, tmp_path, monkeypatch):
     assert "False False" in aware.stdout
 
 
+def test_flex_attention_has_gradients_only_where_functions_are_not_compiled(launch):
+    trains = (
+        "import torch\nfrom torch.nn.attention.flex_attention import flex_attention\n"
+        "one = torch.ones(1, 1, 16, 16, requires_grad=True)\nflex_attention(one, one, one).sum().backward()\n"
+        "print(one.grad.shape)"
+    )
+    assert "torch.Size([1, 1, 16, 16])" in launch(f"{trains}\ntorch.ones(1).cuda()").stdout
+    assert "FlexAttention does not support backward on CPU" in launch(trains, check=False).stderr
+
+
 SYNCHRONIZED = """
 import os, torch
 torch.distributed.init_process_group("nccl")
@@ -206,28 +216,60 @@ def test_a_package_run_as_a_module_is_the_program(tmp_path):
     (package / "__init__.py").write_text("from trainer.device import DEVICE\n")
     (package / "device.py").write_text('import torch\nDEVICE = "cuda" if torch.cuda.is_available() else "cpu"\n')
     (package / "__main__.py").write_text("from trainer import DEVICE\nprint(DEVICE)\n")
+    # As in a tool's sitecustomize, torch is imported before the program is known.
+    (tmp_path / "site-packages" / "sitecustomize.py").write_text("import torch\n")
     command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "-m", "trainer"]
     environ = {**os.environ, "PYTHONPATH": str(package.parent)}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
     assert done.stdout.split() == ["cuda"], done.stderr
 
 
-def test_a_script_may_ask_lightning_for_a_gpu(tmp_path):
-    package = tmp_path / "site-packages" / "lightning"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(
-        "import torch\n\n\nclass Fabric:\n"
-        "    def __init__(self, accelerator):\n"
-        "        if accelerator == 'gpu' and not torch.cuda.is_available():\n"
-        "            raise RuntimeError('`CUDAAccelerator` can not run on your system')\n"
-        "        self.device = torch.device('cuda', 0)\n"
-    )
+# The steps of lightning.fabric.connector 2.6 that concern the device.
+_CONNECTOR = """
+import torch
+
+class _Connector:
+    def __init__(self, accelerator="auto", devices="auto", strategy="auto"):
+        self._accelerator_flag, self._devices_flag, self._strategy_flag = accelerator, devices, strategy
+        if accelerator == "auto":
+            self._accelerator_flag = "cuda" if torch.cuda.is_available() else "cpu"
+        elif accelerator == "gpu":
+            self._accelerator_flag = self._choose_gpu_accelerator_backend()
+        self._set_parallel_devices_and_init_accelerator()
+        if strategy == "fsdp" and self._accelerator_flag != "cuda":
+            raise ValueError("FSDP is only available on GPU")
+
+    @staticmethod
+    def _choose_gpu_accelerator_backend():
+        if torch.cuda.is_available():
+            return "cuda"
+        raise RuntimeError("No supported gpu backend found!")
+
+    def _set_parallel_devices_and_init_accelerator(self):
+        if self._accelerator_flag == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("`CUDAAccelerator` can not run on your system")
+        number = 1 if self._devices_flag == "auto" else int(self._devices_flag)
+        self.devices = [torch.device(self._accelerator_flag)] * number
+"""
+
+
+def test_lightning_uses_the_cpu_if_a_script_asks_for_gpus(tmp_path):
+    connector = tmp_path / "site-packages" / "lightning" / "fabric" / "connector.py"
+    connector.parent.mkdir(parents=True)
+    connector.write_text(_CONNECTOR)
+    metadata = tmp_path / "site-packages" / "lightning-2.6.6.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: lightning\nVersion: 2.6.6\n")
     (tmp_path / "train.py").write_text(
-        "import lightning, torch\nfabric = lightning.Fabric(accelerator='gpu')\n"
-        "model = torch.nn.Linear(2, 1).to(fabric.device)\nmodel(torch.ones(1, 2).to(fabric.device)).sum().backward()\n"
-        "print(fabric.device.type, model.weight.grad.tolist())\n"
+        "import torch\nfrom lightning.fabric.connector import _Connector\nprint(torch.ones(1, device='cuda').device)\n"
+        "print(*_Connector().devices)\n"
+        "print(*_Connector('gpu').devices)\n"
+        "print(*_Connector('cuda', -1).devices)\n"
+        "print(*_Connector('gpu', [0, 1]).devices)\n"
+        "print(*_Connector('gpu', '0,', 'fsdp').devices)\n"
+        "print(*_Connector('cpu', '2').devices)\n"
     )
     command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "train.py"]
-    environ = {**os.environ, "PYTHONPATH": str(package.parent)}
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path / "site-packages")}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
-    assert done.stdout.splitlines() == ["cuda [[1.0, 1.0]]"], done.stderr
+    assert done.stdout.splitlines() == ["cpu", "cpu", "cpu", "cpu", "cpu cpu", "cpu", "cpu cpu"], done.stderr

@@ -458,6 +458,11 @@ def test_softmax_from_float16_to_float32():
         assert found.grad.cpu().equal(expected.grad.half())
 
 
+def test_a_power_with_a_list_of_exponents():
+    found = torch._foreach_pow(2.0, [torch.arange(2.0, device=NPU), torch.ones(1, device=NPU)])
+    assert [one.tolist() for one in found] == [[1, 2], [2]]
+
+
 def test_scalars_of_a_foreach_operator_may_be_on_the_host():
     ones = [torch.ones(2, device=NPU) for _ in range(2)]
     found = torch._foreach_addcmul(ones, ones, ones, torch.tensor([2.0, 3.0]))
