@@ -60,7 +60,7 @@ def _another_megatron(reading: Reading, environ: Mapping[str, str]) -> Iterator[
             yield Finding(
                 f"{place}; PYTHONPATH has {others[0]}",
                 "the trainer and MindSpeed use two copies of Megatron-LM, or one of the folders does not exist",
-                "write the same folder in both",
+                "set both to the same folder",
                 False,
             )
 
