@@ -43,9 +43,8 @@ class Site:
 def sites(folder: Path) -> tuple[list[Site], list[str]]:
     """Return the patch sites in all Python files of a folder, and the reason for each file that could not be read."""
     own = {folder.name}
-    if not (
-        folder / "__init__.py"
-    ).is_file():  # otherwise its folders are subpackages, such as liger_kernel.transformers
+    # The folders of a package are not named like what they patch: liger_kernel.transformers is not transformers.
+    if not (folder / "__init__.py").is_file():
         own |= {path.name for path in folder.iterdir() if path.is_dir()}
     found, problems = [], []
     for file in sorted(folder.rglob("*.py")):
