@@ -22,7 +22,7 @@ LEAST = 60.0
 
 
 def run(seconds: float, into: Path, tiny: bool, call: Callable[[list[str]], int], clock: Callable[[], float]) -> int:
-    """Run the tables within ``seconds``, also after one has failed; return the largest exit code, or number of a signal."""
+    """Run the tables within ``seconds``, also after one has failed; return the largest exit code or signal."""
     ends, codes = clock() + seconds, [0]
     for table in TABLES:
         left = ends - clock()
