@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from ascend_adapt.diagnosis.findings import Finding
 from ascend_adapt.problems.facts import Facts
 from ascend_adapt.problems.reading import Place, Reading, Setting
+from ascend_adapt.whole_numbers import whole_number
 
 _DEVICES = "ASCEND_RT_VISIBLE_DEVICES"
 _PROCESSES = re.compile("NPROC_PER_NODE|nproc_per_node|num_gpus")
@@ -27,15 +28,14 @@ def of_a_job(facts: Facts) -> Iterator[Finding]:
 def _more_processes_than_devices(reading: Reading, environ: Mapping[str, str]) -> Iterator[Finding]:
     for name, value, place in (*reading.environ, *reading.settings):
         visible = _nearest(_DEVICES, place, reading) or environ.get(_DEVICES, "")
-        if _PROCESSES.fullmatch(name) and value.isdigit() and _NUMBERS.fullmatch(visible):
-            count = visible.count(",") + 1
-            if int(value) > count:
-                yield Finding(
-                    f"{place}; {_DEVICES}={visible}",
-                    f"{value} processes have {count} devices: the others fail with error code 107001",
-                    f"start {count} processes, or list {value} devices",
-                    True,
-                )
+        processes, count = whole_number(value) or 0, visible.count(",") + 1
+        if _PROCESSES.fullmatch(name) and _NUMBERS.fullmatch(visible) and processes > count:
+            yield Finding(
+                f"{place}; {_DEVICES}={visible}",
+                f"{processes} processes have {count} devices: the others fail with error code 107001",
+                f"start {count} processes, or list {processes} devices",
+                True,
+            )
 
 
 def _another_megatron(reading: Reading, environ: Mapping[str, str]) -> Iterator[Finding]:

@@ -49,6 +49,7 @@ def test_a_contradiction_in_a_script(text, environ, what, tmp_path):
         # Two commands, each with its own devices.
         "ASCEND_RT_VISIBLE_DEVICES=7 swift rollout\n\nASCEND_RT_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 swift sft\n",
         "torchrun --nproc_per_node 8 train.py\n",
+        "ASCEND_RT_VISIBLE_DEVICES=0 NPROC_PER_NODE=² swift sft\n",
         "export ASCEND_RT_VISIBLE_DEVICES=$1\ntorchrun --nproc_per_node $N train.py\n",
         MEGATRON.format("zsi", "zsi"),
         "export MEGATRON_LM_PATH=/nfs/Megatron-LM\nexport PYTHONPATH=$PYTHONPATH:$MEGATRON_LM_PATH\n",
