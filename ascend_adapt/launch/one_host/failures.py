@@ -24,8 +24,9 @@ from ascend_adapt.whole_numbers import whole_number
 _LONGEST = 500
 _LONGEST_TRACE = 1 << 14
 _TRACEBACK = "Traceback (most recent call last):\n"
-# The last frame of a traceback, lines that belong to it, and the exception, which is not indented.
-_RAISED = re.compile(r'.*^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+).*?\n(?P<error>\S.*)', re.DOTALL | re.MULTILINE)
+_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
+# What follows the last frame and its code, which are indented.
+_ERROR = re.compile(r"^\S.*", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,11 @@ def described(error: BaseException) -> str:
     return that process's exception, and where it was raised.
     """
     _, _, trace = str(error).rpartition(_TRACEBACK)
-    raised = _RAISED.match(trace)
+    frames = list(_FRAME.finditer(trace))
+    raised = _ERROR.search(trace, frames[-1].end()) if frames else None
     if raised is None:
         return type_and_message(error)
-    return f"{' '.join(raised['error'].split())} at {raised['file']}:{raised['line']}"
+    return f"{' '.join(raised[0].split())} at {frames[-1][1]}:{frames[-1][2]}"
 
 
 def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -> None:
