@@ -46,7 +46,11 @@ def read_text(path: str | os.PathLike[str], errors: str = "strict", encoding: st
 
 def _opened(path: str, flags: int) -> int:
     # Without O_NONBLOCK, the open of a named pipe waits for its writer.
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+    except BlockingIOError:
+        # A file server has a lease on it, which only a regular file can have, and gives it back to a call that waits.
+        descriptor = os.open(path, flags)
     try:
         if found := _not_regular(descriptor):
             raise OSError(errno.EINVAL, found, path)

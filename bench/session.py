@@ -22,7 +22,7 @@ LEAST = 60.0
 
 
 def run(seconds: float, into: Path, tiny: bool, call: Callable[[list[str]], int], clock: Callable[[], float]) -> int:
-    """Run the tables within ``seconds``, also after one has failed; return the largest exit code."""
+    """Run the tables within ``seconds``, also after one has failed; return the largest exit code or signal."""
     ends, codes = clock() + seconds, [0]
     for table in TABLES:
         left = ends - clock()
@@ -30,7 +30,7 @@ def run(seconds: float, into: Path, tiny: bool, call: Callable[[list[str]], int]
             print(f"{table}: not started, {left:.0f} s are left", file=sys.stderr)
             continue
         words = [sys.executable, "-m", table, "--minutes", f"{left / 60:.2f}", "--into", str(into / table)]
-        codes.append(call([*words, *["--tiny"] * tiny]))
+        codes.append(abs(call([*words, *["--tiny"] * tiny])))
     return max(codes)
 
 

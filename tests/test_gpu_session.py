@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bench import session
 
 
-def test_tables_get_the_time_that_is_left():
+@pytest.mark.parametrize(("ended", "expected"), [(1, 1), (-9, 9)], ids=["exit code", "signal"])
+def test_tables_get_the_time_that_is_left(ended, expected):
     now, calls = [100.0], []
 
     def call(words):
         calls.append(words[1:])
         now[0] += 400.0
-        return 1 if "bench.gpus" in words else 0
+        return ended if "bench.gpus" in words else 0
 
     code = session.run(570.0, Path("into"), True, call, lambda: now[0])
-    assert code == 1
+    assert code == expected
     assert [(words[1], words[3], words[5], words[-1]) for words in calls] == [
         ("bench.gpus", "9.50", "into/bench.gpus", "--tiny"),
         ("bench.gpu", "2.83", "into/bench.gpu", "--tiny"),

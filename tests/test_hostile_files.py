@@ -129,6 +129,25 @@ def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
         load_torch_file(tmp_path / "model.pt")
 
 
+def test_a_compressed_archive_is_refused(tmp_path):
+    """The padding of a small one hides that it unpacks to more. Its compressed bytes were mapped as values."""
+    torch.save({"a": torch.arange(6.0)}, tmp_path / "model.pt")
+    with zipfile.ZipFile(tmp_path / "model.pt") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content, zipfile.ZIP_DEFLATED if name.endswith("data/0") else None)
+    with pytest.raises(CheckpointError, match=r"model\.pt: cannot be read \(ValueError: its members are compressed\)"):
+        load_torch_file(tmp_path / "model.pt")
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_place_of_a_torch_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match=r"model\.pt: is a named pipe, not a regular file"):
+        load_torch_file(tmp_path / "model.pt")
+
+
 def test_a_damaged_directory_of_an_archive_is_no_traceback(tmp_path):
     """``zipfile.is_zipfile`` raises an error for an archive of several disks."""
     torch.save({"a": torch.zeros(2)}, tmp_path / "model.pt")

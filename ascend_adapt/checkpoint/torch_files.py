@@ -9,7 +9,9 @@ Sources: torch 2.13.0 torch/_weights_only_unpickler.py; Ascend/pytorch torch_npu
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import pickle
 import re
 import zipfile
@@ -18,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt import pickled_enums
+from ascend_adapt import pickled_enums, regular_files
 from ascend_adapt.errors import CheckpointError, one_line
 
 _CODE_BASES = (
@@ -116,15 +118,21 @@ def _is_archive(file: Path | io.BytesIO) -> bool:
     """Return whether a file is a zip archive.
 
     Raises:
-        ValueError: its members unpack to more bytes than it has. torch stores them uncompressed.
+        OSError: it is not a regular file.
+        ValueError: its members are compressed, or unpack to more bytes than it has. torch stores them uncompressed, and
+            would map the compressed bytes as the values of a tensor.
     """
-    if not zipfile.is_zipfile(file):
-        return False
-    size = len(file.getbuffer()) if isinstance(file, io.BytesIO) else file.stat().st_size
-    with zipfile.ZipFile(file) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
+    with contextlib.nullcontext(file) if isinstance(file, io.BytesIO) else regular_files.open_binary(file) as stream:
+        if not zipfile.is_zipfile(stream):
+            return False
+        size = stream.seek(0, os.SEEK_END)
+        with zipfile.ZipFile(stream) as archive:
+            members = archive.infolist()
+    unpacked = sum(member.file_size for member in members)
     if unpacked > size:
         raise ValueError(f"unpacks to {unpacked} bytes, the archive has {size}")
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise ValueError("its members are compressed")
     return True
 
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return search.run(request, *requests.trial_of(arguments), os.environ)
         with make_job(request, os.environ) as job:
             if request.dry_run:
-                return show(job, as_json=request.json)
+                return show(job, as_json=request.json or not sys.stdout.isatty())
             return job.start()
     except AdaptError as error:
         if "--debug" in arguments:

@@ -11,7 +11,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
 from ascend_adapt import switches
-from ascend_adapt.errors import AdaptError, type_and_message
+from ascend_adapt.errors import AdaptError
 from ascend_adapt.launch.bootstrap import _ascend_adapt_signals
 from ascend_adapt.launch.in_process import member
 from ascend_adapt.launch.one_host import failures
@@ -61,7 +61,7 @@ def _run(is_module: bool, argv: list[str]) -> None:
             failures.record(os.environ, 1, f"sys.exit: {request.code}")
         raise
     except BaseException as error:
-        failures.record(os.environ, 1, type_and_message(error))
+        failures.record(os.environ, 1, failures.described(error))
         error.__traceback__ = _of_the_script(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)

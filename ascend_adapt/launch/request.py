@@ -341,7 +341,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--fit", action="store_true", help=_FIT)
     add("--memory", type=argument_types.at_least_one, metavar="GIB", help=_MEMORY)
     add("--dry-run", action="store_true", help="check everything and print the plan, but start nothing")
-    add("--json", action="store_true", help="with --dry-run: print the plan as JSON")
+    add("--json", action="store_true", help="with --dry-run: print the plan as JSON, also on a terminal")
     add("--debug", action="store_true", help="show tracebacks of errors in ascend_adapt")
     add("--help-all", action=help_text.HelpAll, help="every option, in groups")
     add("--version", action="version", version=f"ascend_adapt {__version__}")

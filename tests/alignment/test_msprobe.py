@@ -36,6 +36,12 @@ def test_a_fault_is_found_beside_a_dump(name, tmp_path):
     assert (found.module, found.phase) == (fault.module, "forward")
 
 
+def test_a_loss_that_differs_beside_a_dump_has_no_factor(tmp_path):
+    """A dump has statistics of a gradient only, which several factors may explain."""
+    found = comparison.compare(msprobe.read_any(DUMP), recording.read(replace(ONE, accumulation=2.0).record(tmp_path)))
+    assert found.first.what.endswith("differs: labels, loss or loss scale"), found.first
+
+
 def test_what_is_written_has_the_form_of_a_dump(recorded, tmp_path):
     msprobe.write(recording.read(recorded), tmp_path / "dump")
     for name in ("dump.json", "construct.json"):

@@ -59,6 +59,7 @@ def test_a_contradiction_in_a_script(text, environ, what, tmp_path):
         "torchrun --nproc_per_node 8 train.py\nexport ASCEND_RT_VISIBLE_DEVICES=0\npython evaluate.py\n",
         "ASCEND_RT_VISIBLE_DEVICES=0 torchrun --nproc_per_node ² train.py\n",
         "torchrun --nproc_per_node 8 train.py\n",
+        "ASCEND_RT_VISIBLE_DEVICES=0 NPROC_PER_NODE=² swift sft\n",
         "export ASCEND_RT_VISIBLE_DEVICES=$1\ntorchrun --nproc_per_node $N train.py\n",
         MEGATRON.format("zsi", "zsi"),
         "export MEGATRON_LM_PATH=/nfs/Megatron-LM\nexport PYTHONPATH=$PYTHONPATH:$MEGATRON_LM_PATH\n",

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ascend_adapt import launch
 from ascend_adapt.errors import LaunchError
 from ascend_adapt.launch.many_hosts import agent
 from ascend_adapt.launch.many_hosts.launcher import allow_descriptors, compare
@@ -285,7 +286,24 @@ def test_a_busy_port(ascend_run, stub):
         port = taken.getsockname()[1]
         job = ascend_run(*JOB, "--master-port", str(port), "reported.py", **stub)
     assert job.returncode == 1
-    assert f"host w-1: port {port}: is busy" in job.stderr
+    assert f"host w-1: port {port}: is in use" in job.stderr
+
+
+def test_a_host_starts_ranks_from_its_own_installation(ascend_run, stub, tmp_path):
+    """The stand-in has the package in another folder than the launcher."""
+    own = tmp_path / "elsewhere/launch/program/rank_entry.py"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(Path(launch.__file__).parent / "program" / "rank_entry.py")
+    lines = (
+        f'import pathlib; from ascend_adapt.launch.placement import plan; plan._RANK_ENTRY = pathlib.Path("{own}"); '
+    )
+    (tmp_path / "bin/ssh").write_text(f"""#!/bin/sh
+for last; do :; done
+exec sh -c "$(printf %s "$last" | sed 's#import sys;#{lines}import sys;#')"
+""")
+    (tmp_path / "started.py").write_text("print(open('/proc/self/cmdline').read().split('\\0')[1])")
+    job = ascend_run(*JOB, "started.py", **stub)
+    assert job.stdout.splitlines() == [str(own)] * 2, job.stderr
 
 
 def test_a_folder_that_is_not_there(ascend_run, stub, tmp_path):

@@ -87,7 +87,9 @@ class Backward:
         one, other = (
             view.value(view.tensors(key, "outputs")[path], "gradient") for view in (self._pair.a, self._pair.b)
         )
-        factor, rest = values.factor(one, other) if one is not None and other is not None else (1.0, 1.0)
+        factor, rest = values.factor(one, other) if one is not None and other is not None else (math.nan, math.nan)
+        if math.isnan(rest):  # a dump of msprobe has statistics only
+            return "labels, loss or loss scale"
         if rest > limit:
             return "labels or loss"
         return f"B's is {factor:.4g} times A's: averaging, accumulation or loss scale differs"

@@ -162,7 +162,7 @@ class Agent:
         os.environ.update(order["forwarded"])
         run_dir = RunDirectory(Path(order["run_dir"]))
         run_dir.join(order["job"])
-        ranks = tuple(RankCommand(**{**rank, "argv": tuple(rank["argv"])}) for rank in order["ranks"])
+        ranks = tuple(map(RankCommand.from_json, order["ranks"]))
         self._check(order, ranks)
         own = environment.of_host(
             order["device"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import traceback
@@ -22,6 +23,10 @@ from ascend_adapt.whole_numbers import whole_number
 
 _LONGEST = 500
 _LONGEST_TRACE = 1 << 14
+_TRACEBACK = "Traceback (most recent call last):\n"
+_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
+# What follows the last frame and its code, which are indented.
+_ERROR = re.compile(r"^\S.*", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,20 @@ class Failure:
         return f"rank {self.rank} {where} failed first: {what}; its log: {run_dir.rank_log(self.rank)}"
 
 
+def described(error: BaseException) -> str:
+    """Return the type and message of an exception on one line.
+
+    torch.multiprocessing.spawn and a DataLoader raise exceptions whose message is the traceback of another process:
+    return that process's exception, and where it was raised.
+    """
+    _, _, trace = str(error).rpartition(_TRACEBACK)
+    frames = list(_FRAME.finditer(trace))
+    raised = _ERROR.search(trace, frames[-1].end()) if frames else None
+    if raised is None:
+        return type_and_message(error)
+    return f"{' '.join(raised[0].split())} at {frames[-1][1]}:{frames[-1][2]}"
+
+
 def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -> None:
     """Write this rank's failure to the run directory, if there is one."""
     folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), whole_number(environ.get("RANK"))
@@ -85,7 +104,7 @@ def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: Tra
     if isinstance(error, KeyboardInterrupt) or any(RunDirectory(Path(folder)).failures.glob(f"*.{os.getpid()}.json")):
         return
     text = "".join(traceback.format_exception(type(error), error, trace))
-    record(environ, 1, type_and_message(error), text[-_LONGEST_TRACE:])
+    record(environ, 1, described(error), text[-_LONGEST_TRACE:])
 
 
 def earliest(run_dir: RunDirectory, seen: Failure, since: Moment) -> Failure:

@@ -35,6 +35,14 @@ class RankCommand(NamedTuple):
     env: Mapping[str, str]
     argv: tuple[str, ...]
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RankCommand:
+        """Return a command that another host has planned; this host may have another folder for this package."""
+        program, *words = data["argv"]
+        if words and Path(words[0]).parts[-3:] == _RANK_ENTRY.parts[-3:]:
+            words[0] = str(_RANK_ENTRY)
+        return cls(**{**data, "argv": (program, *words)})
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from types import TracebackType
 
@@ -37,12 +38,13 @@ def check_free(port: int) -> None:
     """Check that rank 0 can listen on this port of this host. Other ranks would join the job that listens there.
 
     Raises:
-        LaunchError: the port is busy.
+        LaunchError: the port is in use, or this user may not listen on it.
     """
     try:
         _bound(port).close()
     except OSError as error:
-        raise LaunchError(f"port {port}: is in use, expected a free one — choose another --master-port") from error
+        why = "is in use" if error.errno == errno.EADDRINUSE else error.strerror
+        raise LaunchError(f"port {port}: {why}, expected a free one — choose another --master-port") from error
 
 
 def _bound(port: int) -> socket.socket:

@@ -235,10 +235,10 @@ class _Bucket:
         self._reduced = None
 
     def abandon(self) -> None:
-        """Drop all gradients of this bucket."""
+        """Drop all gradients of this bucket, and copy the master weights again: a capture only records its copies."""
         self._sums, self._kept, self._flat, self._pending, self._reduced = [], [], None, None, None
-        for copy in self.copies:
-            copy.grad = None
+        for copy, master in zip(self.copies, self.masters, strict=True):
+            copy.grad = master.copied_at = None
 
     def _own(self, flat: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return this rank's elements of each parameter as views of ``flat``."""

@@ -69,10 +69,10 @@ class ProvidingFinder:
         """Return the spec of a provided module, or None if none is provided to the importing code.
 
         Raises:
-            ModuleNotFoundError: the module belongs to a provided package, which lacks it.
+            ModuleNotFoundError: the module is imported and belongs to a provided package, which lacks it.
         """
         package = getattr(sys.modules.get(fullname.rpartition(".")[0]), "__spec__", None)
-        if fullname not in self.provided and not instead and _is_provided(package):
+        if fullname not in self.provided and not instead and _is_provided(package) and _is_import():
             raise ModuleNotFoundError(f"No module named {fullname!r} ({package.origin})", name=fullname)
         offers = [one for one in self.provided.get(fullname, ()) if one.registered.patch.instead is instead]
         # A module provided to the importing code base is preferred to one provided to all code.
@@ -158,6 +158,16 @@ def _asking() -> dict[str, Any]:
     while frame is not None and _is_import_machinery(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     return {} if frame is None else frame.f_globals
+
+
+def _is_import() -> bool:
+    """Return whether the module is imported. ``importlib.util.find_spec`` must return None for a missing one."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and _is_import_machinery(frame.f_globals.get("__name__", "")):
+        if frame.f_code.co_name == "_find_and_load":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_import_machinery(name: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import re
 import signal
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from covering import EVERY_CASE
+from launch.terminals import read_all, terminal
 
 from ascend_adapt.launch import cli
 from ascend_adapt.launch.jobs.show import described
@@ -161,7 +164,18 @@ def test_all_problems_of_a_command_line_are_reported_at_once(folder, capsys):
 def test_a_reader_that_has_seen_enough_ends_a_dry_run_quietly(folder):
     command = f"{sys.executable} -m ascend_adapt.launch.cli --dry-run --nproc 4 --device cpu train.py | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("plan: 4 ranks on 1 host, device cpu\n", "")
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+def test_a_terminal_shows_a_plan_for_a_person_and_a_pipe_gets_json(folder):
+    dry_run = [sys.executable, "-m", "ascend_adapt.launch.cli", "--dry-run", "--device", "cpu", "train.py"]
+    ours, theirs = terminal(100)
+    with os.fdopen(ours), os.fdopen(theirs, "wb") as output:
+        subprocess.run(dry_run, check=True, stdout=output)
+        output.close()
+        assert b"plan: 1 rank on 1 host, device cpu" in read_all(ours)
+    piped = subprocess.run(dry_run, check=True, capture_output=True, text=True).stdout
+    assert json.loads(piped)["world_size"] == 1
 
 
 def test_a_plan_for_a_person():

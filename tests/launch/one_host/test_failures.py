@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 
+import pytest
+from torch.multiprocessing import spawn
+from torch.utils.data import DataLoader
+
 from ascend_adapt.launch.one_host import failures
 from ascend_adapt.launch.one_host.failures import Failure
 from ascend_adapt.launch.one_host.moment import Moment
@@ -29,3 +33,36 @@ def test_hosts_that_only_share_a_run_directory_are_ordered_by_the_wall_clock():
     there = Moment("another boot", 1, here.wall_ns + 1)
     assert here.is_before(there)
     assert not there.is_before(here)
+
+
+class Samples(list):
+    def __getitem__(self, index):
+        raise KeyError("no\nsample")
+
+
+def fail(rank):
+    try:
+        raise KeyError("the first")
+    except KeyError:
+        raise ValueError("the loss is\nNaN") from None
+
+
+def load():
+    return list(DataLoader(Samples("ab"), num_workers=1))
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "function"),
+    [
+        (lambda: spawn(fail, nprocs=1), "ValueError: the loss is NaN", fail),
+        (load, r"KeyError: 'no\nsample'", Samples.__getitem__),
+        (lambda: fail(0), "ValueError: the loss is NaN", None),
+    ],
+    ids=["spawn", "DataLoader", "this process"],
+)
+def test_the_exception_of_another_process_is_named_with_its_place(run, error, function):
+    with pytest.raises(Exception) as caught:
+        run()
+    lines = function.__code__.co_lines() if function is not None else ()
+    places = {f" at {__file__}:{line}" for _, _, line in lines} or {""}
+    assert failures.described(caught.value) in {error + place for place in places}

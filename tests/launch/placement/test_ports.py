@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import socket
 
 import pytest
@@ -52,3 +54,13 @@ def test_a_range_with_a_port_in_use_is_passed_over(two_ranges):
 def test_all_ranges_in_use_is_reported(two_ranges):
     with Ports(), Ports(), pytest.raises(LaunchError, match="HCCL ports 65100 to 65132: no block of 16 is free"):
         Ports()
+
+
+@pytest.mark.parametrize(("number", "why"), [(errno.EADDRINUSE, "is in use"), (errno.EACCES, "Permission denied")])
+def test_a_port_that_rank_0_cannot_have_is_refused_with_the_reason(number, why, monkeypatch):
+    def bound(port):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(ports, "_bound", bound)
+    with pytest.raises(LaunchError, match=f"^port 80: {why}, expected a free one"):
+        ports.check_free(80)

@@ -138,11 +138,17 @@ def test_a_checkpoint_of_graphed_steps_is_resumed_bit_for_bit(graphed, tmp_path)
     assert replays(resumed) == [(EAGER_STEPS + 6, EAGER_STEPS + 5)]
 
 
-def test_graphs_that_leave_too_little_memory_are_given_up(graphed, monkeypatch):
-    trainer, other = graphed(), graphed(eager=True)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_graphs_that_leave_too_little_memory_are_given_up(graphed, monkeypatch, dtype):
+    settings = replace(SETTINGS, precision=Precision(dtype))
+    trainer, other = graphed(settings), graphed(settings, eager=True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 24, 1 << 30))
     for number in range(EAGER_STEPS + 2):
-        assert stepped(trainer, number) == stepped(other, number)
+        if number == EAGER_STEPS:
+            # As a checkpoint does. The captured passes copy the weights only in a replay, which never comes.
+            for one in (*trainer.parameters, *other.parameters):
+                one.local.add_(0.5)
+        assert stepped(trainer, number, settings=settings) == stepped(other, number, settings=settings)
     assert replays(trainer) == []
     assert trainer.messages() == [
         "no CUDA graphs of training steps: they leave 0.0 GiB free, less than 5%; steps run eagerly"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -79,6 +80,7 @@ def test_a_module_that_a_provided_package_lacks_names_the_patch(site: Site, enab
     with pytest.raises(ModuleNotFoundError, match=message) as error:
         importlib.import_module("fused.profiler")
     assert error.value.name == "fused.profiler"
+    assert importlib.util.find_spec("fused.profiler") is None  # as for a module that any other package lacks
     with pytest.raises(ImportError, match="cannot import name 'profiler' from 'fused'"):
         exec("from fused import profiler")
 
