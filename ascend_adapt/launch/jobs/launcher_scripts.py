@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from ascend_adapt import regular_files
@@ -14,7 +16,9 @@ _RUNNERS = (
     "torch.distributed.launch",
     "accelerate.commands.launch",
 )
-_SPAWN = ("spawn", "start_processes")
+_MODULE = "torch.multiprocessing"
+_SPAWNS = {f"{module}.{name}" for module in (_MODULE, f"{_MODULE}.spawn") for name in ("spawn", "start_processes")}
+
 _RANKS = {"RANK", "LOCAL_RANK"}
 """Variables that a script reads if it can also run as one of a launcher's ranks."""
 
@@ -30,81 +34,86 @@ def is_launcher(script: Path) -> bool:
         tree = ast.parse(regular_files.read_bytes(script))
     except (OSError, SyntaxError, ValueError):
         return False  # Python will report the problem when the script runs.
-    if any(name == runner or name.startswith(f"{runner}.") for name in _imported(tree) for runner in _RUNNERS):
+    imported = _imported(tree)
+    if any(name == runner or name.startswith(f"{runner}.") for _, name in imported for runner in _RUNNERS):
         return True
-    spawning, used = _spawning(tree), _used(tree)
-    return bool(spawning) and not _RANKS & used and _always_calls(spawning, used, tree)
+    return not _reads_rank(tree) and _always_spawns(tree, dict(imported))
 
 
-def _always_calls(names: set[str], used: set[str], node: ast.AST) -> bool:
-    """Return whether one of these functions is called, if not under a condition other than a number of devices.
+def _reads_rank(tree: ast.Module) -> bool:
+    """Return whether a script reads its rank from the environment; spawned functions only set it."""
+    read: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            read += node.args
+        elif isinstance(node, ast.Compare):
+            read.append(node.left)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            read.append(node.slice)
+    return any(isinstance(one, ast.Constant) and one.value in _RANKS for one in read)
+
+
+def _always_spawns(tree: ast.Module, imported: dict[str, str]) -> bool:
+    """Return whether torch's spawn is called under no condition other than a number of devices.
 
     A script that spawns only with an option of its own, or without a launcher's environment, runs as ranks too.
     """
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
-        return True
-    if isinstance(node, ast.FunctionDef) and node.name not in used:
-        return False
-    if (
-        isinstance(node, (ast.If, ast.IfExp))
-        and not _compares_number(node.test)
-        and "__main__" not in ast.unparse(node.test)
-    ):
-        return False
-    if isinstance(node, ast.ExceptHandler):
-        return False
-    return any(_always_calls(names, used, child) for child in ast.iter_child_nodes(node))
+    functions: dict[str, list[ast.AST]] = defaultdict(list)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            functions[node.name].extend(_runs(node))
+    reached: list[ast.AST] = [tree]
+    while reached:
+        node = reached.pop()
+        if isinstance(node, ast.Call) and _full_name(node.func, imported) in _SPAWNS:
+            return True
+        # A function's name counts as its call: it may be passed on, as in fire.Fire(main).
+        name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+        reached += functions.pop(node.id if isinstance(node, ast.Name) else name, [])
+        reached += [] if isinstance(node, ast.FunctionDef | ast.Lambda) else _runs(node)
+    return False
+
+
+def _runs(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a statement, expression or function that run whenever it does."""
+    for _, value in ast.iter_fields(node):
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, ast.AST):
+                yield part
+            if isinstance(part, ast.If) and _reads_environment(part.test) and isinstance(part.body[-1], ast.Return):
+                return  # as a rank of a launcher
+        if _is_doubtful(node):
+            return  # after the condition
+
+
+def _is_doubtful(node: ast.AST) -> bool:
+    """Return whether what follows the first part of a node may not run."""
+    if isinstance(node, ast.If | ast.IfExp):
+        return not _compares_number(node.test) and "__main__" not in ast.dump(node.test)
+    return isinstance(node, ast.Match)
 
 
 def _compares_number(test: ast.expr) -> bool:
-    if not isinstance(test, ast.Compare) or "environ" in ast.unparse(test):
+    if not isinstance(test, ast.Compare) or _reads_environment(test):
         return False
     return any(isinstance(one, ast.Constant) and type(one.value) is int for one in (test.left, *test.comparators))
 
 
-def _spawning(tree: ast.Module) -> set[str]:
-    """Return the names that a script has for torch's spawn() and start_processes()."""
-    modules, functions = set(), set()
+def _reads_environment(test: ast.expr) -> bool:
+    return "environ" in ast.dump(test)
+
+
+def _full_name(function: ast.expr, imported: dict[str, str]) -> str:
+    first, *rest = ast.unparse(function).split(".")
+    return ".".join([imported.get(first, first), *rest])
+
+
+def _imported(tree: ast.Module) -> list[tuple[str, str]]:
+    """Return what a script imports: the names that it uses, each with the full name."""
+    names: list[tuple[str, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name == "torch.multiprocessing" and alias.asname:
-                    modules.add(alias.asname)
-                elif alias.name == "torch" or (alias.name.startswith("torch.") and not alias.asname):
-                    modules.add(f"{alias.asname or 'torch'}.multiprocessing")
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            of = {alias.name: alias.asname or alias.name for alias in node.names}
-            if node.module == "torch" and "multiprocessing" in of:
-                modules.add(of["multiprocessing"])
-            elif node.module == "torch.multiprocessing":
-                functions |= {of[name] for name in _SPAWN if name in of}
-    return functions | {f"{module}.{name}" for module in modules for name in _SPAWN}
-
-
-def _used(tree: ast.Module) -> set[str]:
-    """Return the names that a script uses, and the environment variables that it reads, not those that it sets."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
-        elif isinstance(node, ast.Call):
-            found |= {one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-        elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant):
-            found.add(str(node.left.value))
-        elif (
-            isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Constant)
-        ):
-            found.add(str(node.slice.value))
-    return found
-
-
-def _imported(tree: ast.Module) -> list[str]:
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+            names += [(alias.asname or alias.name, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            names += [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
     return names
