@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import signal
 import subprocess
-import threading
+import sys
 
 import pytest
 
 from ascend_adapt import regular_files
+
+# SIGIO ends a process in which any thread does not block it, so another process than that of the tests holds the lease.
+FILE_SERVER = """
+import fcntl, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
+with open(sys.argv[1], "r+") as held:
+    fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    print("held", flush=True)
+    signal.sigwait({signal.SIGIO})
+    fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+"""
 
 
 @pytest.mark.timeout(30)
@@ -18,21 +27,13 @@ def test_a_file_under_the_lease_of_a_file_server_is_read(tmp_path):
     """Samba and the kernel's NFS server hold leases, and give one back when the kernel sends SIGIO."""
     file = tmp_path / "config.json"
     file.write_text("{}")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
-    with file.open("r+") as held:
-
-        def give_back():
-            signal.sigwait({signal.SIGIO})
-            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-
-        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        server = threading.Thread(target=give_back, daemon=True)
-        server.start()
+    with subprocess.Popen([sys.executable, "-c", FILE_SERVER, file], stdout=subprocess.PIPE, text=True) as server:
         try:
+            assert server.stdout.readline() == "held\n"
             assert regular_files.read_text(file) == "{}"
+            assert server.wait(20) == 0
         finally:
-            server.join()
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            server.kill()
 
 
 @pytest.mark.timeout(30)
