@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,13 +53,13 @@ def largest_difference(these: list[float], those: list[float]) -> float:
 
 
 @pytest.fixture
-def train_on(tmp_path):
-    """train_on(ranks, cases): train the cases on the ranks of one job; return the results by name."""
+def results_of(tmp_path):
+    """results_of(script, cases, options): run the cases in one job of ascend-run; return what the script writes."""
 
-    def run(ranks: int, cases: list[Case], device: str = "cpu") -> dict[str, Results]:
+    def run(script: str, cases: list[Case], *options: str) -> Any:
         output = tmp_path / "results.json"
-        command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", str(ranks), "--device", device]
-        command += ["--log-dir", str(tmp_path / "run"), str(HERE / "train_small.py"), str(output)]
+        command = [sys.executable, "-m", "ascend_adapt.launch.cli", *options]
+        command += ["--log-dir", str(tmp_path / "run"), str(HERE / script), str(output)]
         ended = subprocess.run(
             [*command, json.dumps([asdict(case) for case in cases])],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -66,7 +67,17 @@ def train_on(tmp_path):
             text=True,
         )
         assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-6000:]
-        results = json.loads(output.read_text())
+        return json.loads(output.read_text())
+
+    return run
+
+
+@pytest.fixture
+def train_on(results_of):
+    """train_on(ranks, cases): train the cases on the ranks of one job; return the results by name."""
+
+    def run(ranks: int, cases: list[Case], device: str = "cpu") -> dict[str, Results]:
+        results = results_of("train_small.py", cases, "--nproc", str(ranks), "--device", device)
         assert results["device"] == device.partition("-")[0]
         return {name: Results(**values) for name, values in results["cases"].items()}
 

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
 from native.in_flight import InFlight
 from native.small_models import Case
 
-HERE = Path(__file__).parent
 STEPS = 12
 TWO_RANKS = [
     Case("zero-1", "gpt2", {"data": 2, "zero_stage": 1, "micro": 4}, dtype="bf16", steps=STEPS),
@@ -39,20 +31,11 @@ FOUR_RANKS = [Case("tensor x pipeline", "gpt2", {"tensor": 2, "pipeline": 2, "mi
     ],
     ids=["two ranks", "others", "four ranks"],
 )
-def test_graphs_are_bit_for_bit_eager_steps(tmp_path, ranks, cases):
-    output = tmp_path / "results.json"
-    command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--nproc", str(ranks), "--device", "cpu"]
-    command += ["--cuda-code", "off", "--log-dir", str(tmp_path / "run"), str(HERE / "train_graphed.py"), str(output)]
-    ended = subprocess.run(
-        [*command, json.dumps([asdict(case) for case in cases])],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-6000:]
+def test_graphs_are_bit_for_bit_eager_steps(results_of, ranks, cases):
+    options = ("--nproc", str(ranks), "--device", "cpu", "--cuda-code", "off")
+    ranks_results = results_of("train_graphed.py", cases, *options)
     # Three eager steps, then one whose update is eager; the resumed run begins with step 6.
     expected = {"graphed": [], "resumed": [], "replays": [[9, 8]], "replays_resumed": [[3, 2]], "races": []}
-    ranks_results = json.loads(output.read_text())
     for case in cases:
         # The last stage of a pipeline waits for each of its transfers at once.
         overlapped = [results[case.name].pop("overlapped") for results in ranks_results]

@@ -18,7 +18,6 @@ _RUNNERS = (
 )
 _MODULE = "torch.multiprocessing"
 _SPAWNS = {f"{module}.{name}" for module in (_MODULE, f"{_MODULE}.spawn") for name in ("spawn", "start_processes")}
-
 _RANKS = {"RANK", "LOCAL_RANK"}
 """Variables that a script reads if it can also run as one of a launcher's ranks."""
 
