@@ -29,9 +29,9 @@ SLACK = 4
 Results = dict[str, list[dict[str, Any]]]
 
 
-def measured(row: Row, card: int | None) -> dict[str, Any]:
+def measured(row: Row, card: str | None) -> dict[str, Any]:
     """Run a row on a GPU, or with --tiny on the CPU; return its result, or the reason why it failed."""
-    environ = {"ASCEND_ADAPT_DEVICE": "cpu"} if card is None else {"CUDA_VISIBLE_DEVICES": str(card)}
+    environ = {"ASCEND_ADAPT_DEVICE": "cpu"} if card is None else {"CUDA_VISIBLE_DEVICES": card}
     words = [sys.executable, "-m", *row.words, *(["--tiny"] if card is None else [])]
     limit, began = row.seconds * SLACK, time.monotonic()
     try:
@@ -42,6 +42,11 @@ def measured(row: Row, card: int | None) -> dict[str, Any]:
         return {"failed": f"stopped after {limit:g} s, its estimate times {SLACK}"}
     found = command_line.result(ended.stdout, ended.stderr, ended.returncode)
     return found if "failed" in found else {**found, "row_s": round(time.monotonic() - began)}
+
+
+def visible(count: int) -> list[str]:
+    """Return the names of the GPUs that this process may use, for CUDA_VISIBLE_DEVICES."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")[:count]
 
 
 def jobs(results: Results) -> Table:
@@ -113,7 +118,7 @@ def main() -> None:
     options, began = parser().parse_args(), time.monotonic()
     import torch
 
-    cards: list[int | None] = [None] if options.tiny else list(range(torch.cuda.device_count()))
+    cards: list[str | None] = [None] if options.tiny else [*visible(torch.cuda.device_count())]
     if not cards:
         sys.exit("bench.gpu: torch finds no GPU — run it on a host with a GPU, or with --tiny")
     options.into.mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,10 @@ FIRST = 3
 class Clock:
     """Clock of a training loop, which calls ``tick`` after each step. It also replaces the log of a native run."""
 
-    def __init__(self, steps: int, warm_up: int, *, on_gpu: bool) -> None:
-        self.steps, self.warm_up, self.on_gpu = steps, warm_up, on_gpu
+    def __init__(self, steps: int, warm_up: int, device: str) -> None:
+        """Count steps on a device type: "cuda", "cpu", or "npu" in a rehearsal."""
+        self.steps, self.warm_up = steps, warm_up
+        self.on_gpu, self.on_cpu = device == "cuda", device == "cpu"
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.facts: dict[str, Any] = {}

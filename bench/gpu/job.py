@@ -88,7 +88,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         options.shape = "tiny-neox" if SHAPES[options.shape].neox else "tiny"
         options.micro_batch, options.steps = 2, 3
     shape = SHAPES[options.shape]
-    clock = Clock(options.steps, options.warm_up, on_gpu=devices.of_this_rank().type == "cuda")
+    clock = Clock(options.steps, options.warm_up, devices.of_this_rank().type)
     samples = options.micro_batch * options.accumulation
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "words"

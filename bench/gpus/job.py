@@ -137,7 +137,7 @@ def measure_rank(options: argparse.Namespace) -> dict[str, Any]:
     from ascend_adapt.config.flops import model_flops
     from ascend_adapt.native import device as devices
 
-    clock = TracedClock(options.steps, options.warm_up, on_gpu=devices.of_this_rank().type == "cuda")
+    clock = TracedClock(options.steps, options.warm_up, devices.of_this_rank().type)
     config = config_of(options)
     SIDES[options.side](config, clock)
     middle = statistics.median(clock.seconds)

@@ -15,8 +15,8 @@ from bench.gpu.peers import hugging_face, loop
 
 def plain(config: Any, clock: Clock, *, compiled: bool = False) -> None:
     """Train as in a user's script, with the model under torch.compile if ``compiled``."""
-    loop.start_ranks(clock.on_gpu)
-    if not clock.on_gpu:
+    loop.start_ranks(clock.on_cpu)
+    if clock.on_cpu:
         os.environ["DS_ACCELERATOR"] = "cpu"
     import torch
 

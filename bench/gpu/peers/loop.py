@@ -44,13 +44,13 @@ def train(config: Any, clock: Clock, model: Any, loss_of: Callable[[Any], Any]) 
     steps(config, clock, step)
 
 
-def start_ranks(on_gpu: bool) -> None:
+def start_ranks(on_cpu: bool) -> None:
     """Initialize the process group that distributed peers need, with one rank if no launcher has set RANK."""
     import torch
 
-    if on_gpu:
+    if not on_cpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    backend = "nccl" if on_gpu else "gloo"
+    backend = "gloo" if on_cpu else "nccl"
     if "RANK" in os.environ:
         torch.distributed.init_process_group(backend)
         return

@@ -20,7 +20,7 @@ def plain(config: Any, clock: Clock) -> None:
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"  # upstream requires it
     import torch
 
-    loop.start_ranks(clock.on_gpu)
+    loop.start_ranks(clock.on_cpu)
     from megatron.core import parallel_state
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
     from megatron.core.models.gpt import GPTModel
@@ -50,7 +50,7 @@ def plain(config: Any, clock: Clock) -> None:
         bias_dropout_fusion=True,
         gradient_accumulation_fusion=False,
         attention_softmax_in_fp32=True,
-        use_cpu_initialization=not clock.on_gpu,
+        use_cpu_initialization=clock.on_cpu,
     )
     model: Any = GPTModel(
         settings,
@@ -61,7 +61,7 @@ def plain(config: Any, clock: Clock) -> None:
         post_process=parallel_state.is_pipeline_last_stage(),
         share_embeddings_and_output_weights=True,
     )
-    device = "cuda" if clock.on_gpu else "cpu"
+    device = "cpu" if clock.on_cpu else "cuda"
     model = model.to(device).bfloat16()
     model = DistributedDataParallel(settings, DistributedDataParallelConfig(grad_reduce_in_fp32=True), model)
     optimizer = get_megatron_optimizer(

@@ -20,7 +20,7 @@ def ddp(config: Any, clock: Clock) -> None:
 
     from ascend_adapt.native import device as devices
 
-    loop.start_ranks(clock.on_gpu)
+    loop.start_ranks(clock.on_cpu)
     device = devices.of_this_rank()
     model = minimal_gpt.model_of(config)
     compiled = torch.compile(DistributedDataParallel(model, gradient_as_bucket_view=True))
@@ -37,7 +37,7 @@ def fsdp2(config: Any, clock: Clock) -> None:
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    loop.start_ranks(clock.on_gpu)
+    loop.start_ranks(clock.on_cpu)
     model = minimal_gpt.model_of(config)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
