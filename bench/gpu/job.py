@@ -51,6 +51,7 @@ SIDES: dict[str, Callable[[Any, Clock], None]] = {
     "minimal-gpt-compiled": minimal_gpt.train,
     "hugging-face-compiled": hugging_face.compiled,
     "hugging-face-bf16": hugging_face.pure_bf16,
+    "hugging-face-bf16-enabled": enabled(hugging_face.pure_bf16),
     "hugging-face-bf16-compiled": hugging_face.pure_bf16_compiled,
     "megatron-core": megatron_core.plain,
     "megatron-core-enabled": enabled(megatron_core.plain),

@@ -3,7 +3,9 @@
 ``python -m bench.gpu.memory predict [JOB ...]`` runs jobs on the emulated NPU of a CPU (``--full-size``), and adds each
 peak to ``predicted_memory.json`` as soon as it is known. ``python -m bench.gpu.memory JOB [--tiny]`` is a row of
 ``bench.gpu``: it trains the same job on the GPU and prints measured / predicted. Steps are not CUDA graphs there: the
-memory of a graph stays reserved, and its allocations are not counted.
+memory of a graph stays reserved, and its allocations are not counted. Peers run under ``enable()`` on the GPU, because
+``ascend-run`` adapts them on the NPU. Jobs ``*-reference`` use the reference of every kernel on both sides, so that the
+same buffers are allocated; the others use each device's own kernels.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ascend_adapt.kernels import requests
 from bench.gpu import command_line
 from bench.gpu.comparison import Compared, report
 
@@ -33,12 +36,29 @@ KINDS = {
     "native-zero3-recomputed": ["native", "--zero", "3", RECOMPUTED],
     "hugging-face": ["hugging-face-bf16"],
     "megatron-core": ["megatron-core"],
+    "deepspeed-zero1": ["deepspeed-zero1"],
 }
+REFERENCE = "-reference"
 JOBS = {
-    f"{kind}-{shape}": [*words, *of_shape, *STEPS]
+    f"{kind}-{shape}{kernels}": [*words, *of_shape, *STEPS]
+    for kernels in ("", REFERENCE)
     for shape, of_shape in SHAPES.items()
     for kind, words in KINDS.items()
-} | {"deepspeed-zero1-345M": ["deepspeed-zero1", *SHAPES["345M"], *STEPS]}
+}
+
+
+def environment(name: str) -> dict[str, str]:
+    """Return the variables of a job on both sides."""
+    chosen = {"ASCEND_ADAPT_STEP_GRAPH": "0"}
+    if name.endswith(REFERENCE):
+        chosen[requests.VARIABLE] = ",".join(f"{kernel}:reference" for kernel in requests.NAMES)
+    return {**os.environ, **chosen}
+
+
+def measured_words(name: str) -> list[str]:
+    """Return the arguments of ``bench.gpu.job`` on the GPU."""
+    side, *others = JOBS[name]
+    return [side if side == "native" else f"{side}-enabled", *others]
 
 
 def predict(names: list[str]) -> None:
@@ -48,7 +68,7 @@ def predict(names: list[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             words = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "npu-emulated", "--full-size"]
             words += ["--memory", "139", "--log-dir", f"{folder}/run", "-m", "bench.gpu.job", *JOBS[name]]
-            ended = subprocess.run(words, capture_output=True, text=True, errors="replace")
+            ended = subprocess.run(words, capture_output=True, text=True, errors="replace", env=environment(name))
             written = Path(folder) / "run" / "rehearsal.json"
             peak = peak_gib(json.loads(written.read_text())) if written.is_file() else 0.0
         if not peak:
@@ -71,9 +91,8 @@ def peak_gib(rehearsal: dict[str, Any]) -> float:
 
 def measure(name: str, *, tiny: bool) -> None:
     """Train a job on the GPU, and report its peak with the prediction."""
-    words = [sys.executable, "-m", "bench.gpu.job", *JOBS[name], *["--tiny"] * tiny]
-    environ = {**os.environ, "ASCEND_ADAPT_STEP_GRAPH": "0"}
-    ended = subprocess.run(words, capture_output=True, text=True, errors="replace", env=environ)
+    words = [sys.executable, "-m", "bench.gpu.job", *measured_words(name), *["--tiny"] * tiny]
+    ended = subprocess.run(words, capture_output=True, text=True, errors="replace", env=environment(name))
     found = command_line.result(ended.stdout, ended.stderr, ended.returncode)
     if "failed" in found:
         sys.exit(f"{name}: {found['failed']}")
