@@ -348,6 +348,7 @@ def may_import_at_once(module: str) -> set[str]:
         "ascend_adapt.data.torch_dataset",
         "ascend_adapt.kernels.megatron_extensions",
         "ascend_adapt.kernels.first_order",
+        "ascend_adapt.kernels.wide_products",
         "ascend_adapt.kernels.triton_launch",
     )
     if is_backend or module in at_once:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from ascend_adapt.config.train_config import Init
-from ascend_adapt.native.parallel import collectives
+from ascend_adapt.native.parallel import accumulation, collectives
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 
@@ -102,7 +102,7 @@ class ColumnParallelLinear(Declared):
         if self.enters and not torch.compiler.is_compiling():
             entered: torch.Tensor = _EnterLinear.apply(x, self.weight, added, self.tp)
             return entered
-        return functional.linear(self.tp.enter(x) if self.enters else x, self.weight, added)
+        return accumulation.linear(self.tp.enter(x) if self.enters else x, self.weight, added)
 
 
 class RowParallelLinear(Declared):
@@ -117,10 +117,10 @@ class RowParallelLinear(Declared):
     def forward(self, x: torch.Tensor, *, add_bias: bool = True) -> torch.Tensor:
         """Return x W^T summed over ranks, plus the bias once if ``add_bias``."""
         if not add_bias:
-            return self.tp.leave(functional.linear(x, self.weight))
+            return self.tp.leave(accumulation.linear(x, self.weight, None))
         if self.tp.size == 1:
-            return functional.linear(x, self.weight, self.bias)
-        left = self.tp.leave(functional.linear(x, self.weight))
+            return accumulation.linear(x, self.weight, self.bias)
+        left = self.tp.leave(accumulation.linear(x, self.weight, None))
         return left if self.bias is None else left + self.bias
 
 
@@ -222,7 +222,7 @@ class _EnterLinear(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tp: TensorParallel
     ) -> torch.Tensor:
         whole = _all_gather(x, tp) if tp.sequence else x
-        ctx.tp = tp
+        ctx.tp, ctx.weight = tp, weight
         ctx.save_for_backward(whole, weight)
         return functional.linear(whole, weight, bias)
 
@@ -234,7 +234,9 @@ class _EnterLinear(torch.autograd.Function):
             mine, work = _start_reduce_scatter(mine, ctx.tp)
         else:
             work = dist.all_reduce(mine, group=ctx.tp.group, async_op=True)
-        of_weight = rows.t() @ whole.reshape(len(rows), -1) if ctx.needs_input_grad[1] else None
+        of_weight = None
+        if ctx.needs_input_grad[1]:
+            of_weight = accumulation.weight_gradient(rows, whole.reshape(len(rows), -1), ctx.weight)
         of_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
         work.wait()
         return mine, of_weight, of_bias, None

@@ -18,7 +18,9 @@ import torch.distributed as dist
 from torch import nn
 
 from ascend_adapt.config.buckets import in_buckets
+from ascend_adapt.kernels import wide_products
 from ascend_adapt.native.parallel import collectives
+from ascend_adapt.native.parallel.accumulation import ComputeWeight
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Declared, MasterWeight, rows_of_shard
 
@@ -45,10 +47,13 @@ class ComputeWeights:
         self._arriving: dict[int, Callable[[], None]] = {}
         """Functions that complete the copies of the buckets that are being gathered."""
         # Python's garbage collector cannot traverse such a hook: a copy that its hook refers to is never freed.
-        ready = functools.partial(ComputeWeights._gradient_ready, weakref.proxy(self))
+        mine = weakref.proxy(self)
+        ready = functools.partial(ComputeWeights._gradient_ready, mine)
         for number, bucket in enumerate(self._buckets):
-            for copy in bucket.copies:
-                copy.register_post_accumulate_grad_hook(functools.partial(ready, number))
+            for place, copy in enumerate(bucket.copies):
+                copy.register_post_accumulate_grad_hook(functools.partial(ready, number, place))
+                if isinstance(copy, ComputeWeight):
+                    copy.add_product = functools.partial(ComputeWeights._add_product, mine, number, place)
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -71,7 +76,7 @@ class ComputeWeights:
         self._is_last = is_last
         self._begun += 1
         for bucket in self._buckets:
-            bucket.missing = len(bucket.copies)
+            bucket.missing = set(range(len(bucket.copies)))
 
     @torch.no_grad()
     def set_master_gradients(self) -> None:
@@ -86,14 +91,32 @@ class ComputeWeights:
         for bucket in self._buckets:
             bucket.abandon()
 
-    def _gradient_ready(self, number: int, _: torch.Tensor) -> None:
-        """Count a gradient of a bucket. Data-parallel ranks have the same graph, so buckets fill in the same order."""
+    @property
+    def _is_only(self) -> bool:
+        """Whether this backward pass is the only one of the step."""
+        return self._is_last and self._begun == 1
+
+    @torch.no_grad()
+    def _add_product(self, number: int, place: int, left: torch.Tensor, right: torch.Tensor) -> bool:
+        """Add left @ right to the gradient ``place`` of a bucket; return False if gradients are not accumulated."""
+        if self._reduces_each or self._is_only:
+            return False
+        self._buckets[number].add_product(place, left, right)
+        self._gradient_ready(number, place)
+        return True
+
+    @torch.no_grad()
+    def _gradient_ready(self, number: int, place: int, _: torch.Tensor | None = None) -> None:
+        """Record a gradient of a bucket. Data-parallel ranks have the same graph, so buckets fill in the same order."""
         bucket = self._buckets[number]
-        bucket.missing -= 1
+        # For a gradient that its product has added, torch 2.13 calls the parameter's hook too.
+        if place not in bucket.missing:
+            return
+        bucket.missing.remove(place)
         if bucket.missing:
             return
         reduces = self._is_last or self._reduces_each
-        bucket.add_gradients(is_last=reduces, is_only=self._is_last and self._begun == 1)
+        bucket.add_gradients(is_last=reduces, is_only=self._is_only)
         if reduces:
             if self._reducing is not None:
                 self._reducing.wait()  # otherwise the buffers of all buckets would be allocated at once
@@ -111,13 +134,15 @@ class _Bucket:
         self._group = mesh.group("shard" if mesh.shards > 1 else "replicate")
         self.masters: list[MasterWeight] = []
         self.copies: list[nn.Parameter] = []
-        self.missing = 0
-        """Number of gradients that this backward pass has not produced yet."""
+        self.missing: set[int] = set()
+        """The places of the gradients that this backward pass has not produced yet."""
         self._padded: list[torch.Tensor] = []
         """The copies, padded to the same number of rows for each rank."""
         self._sizes: list[int] = []
         """For each parameter, the numbers of elements and of padding on this rank; their sum is equal on all ranks."""
         self._sums: list[torch.Tensor] = []
+        self._added: set[int] = set()
+        """The places of ``_sums`` that hold gradients."""
         self._flat: torch.Tensor | None = None
         """The buffer that ``_sums`` are views of."""
         self._pending: tuple[Any, torch.Tensor, torch.Tensor] | None = None
@@ -138,7 +163,7 @@ class _Bucket:
             padded, copy = master.detach(), master
         else:
             padded = torch.empty(each * self._shards, *others, dtype=dtype, device=mesh.device)
-            copy = nn.Parameter(padded[:rows])
+            copy = ComputeWeight(padded[:rows])
         module.compute_with(name, copy, master)
         self.masters.append(master)
         self.copies.append(copy)
@@ -167,26 +192,46 @@ class _Bucket:
 
         return finish
 
+    def add_product(self, place: int, left: torch.Tensor, right: torch.Tensor) -> None:
+        """Accumulate left @ right as the gradient of the parameter ``place``."""
+        total = self._accumulated()[place]
+        if place in self._added:
+            wide_products.product(left, right, total.dtype, total)
+        else:
+            wide_products.product(left, right, total.dtype, out=total)
+            self._added.add(place)
+
     def add_gradients(self, *, is_last: bool, is_only: bool) -> None:
         """Accumulate the bucket's gradients, all of which are ready.
 
         ``is_last``: the gradients are reduced next; ``is_only``: no other pass of the step adds to them.
         """
-        gradients = [one.grad for one in self.copies if one.grad is not None]
+        found = {place: one.grad for place, one in enumerate(self.copies) if one.grad is not None}
         for one in self.copies:
             one.grad = None
-        if self._keeps and is_only and len(gradients) == len(self.masters):
-            self._kept = gradients
-        elif self._sums:
-            torch._foreach_add_(self._sums, gradients)
-        elif is_last and self._shards > 1:
-            self._sums = gradients  # _chunk_cat casts them
-        else:
-            sizes = [one.numel() for one in gradients]
-            self._flat = gradients[0].new_empty(sum(sizes), dtype=self._sums_dtype)
-            parts = zip(self._flat.split(sizes), gradients, strict=True)
-            self._sums = [part.view(gradient.shape) for part, gradient in parts]
-            torch._foreach_copy_(self._sums, gradients)
+        if self._keeps and is_only and len(found) == len(self.masters):
+            self._kept = list(found.values())
+            return
+        if is_last and self._shards > 1 and not self._sums:
+            self._sums = list(found.values())  # _chunk_cat casts them
+            return
+        sums = self._accumulated()
+        for places, add in (
+            ([place for place in found if place in self._added], torch._foreach_add_),
+            ([place for place in found if place not in self._added], torch._foreach_copy_),
+        ):
+            if places:
+                add([sums[place] for place in places], [found[place] for place in places])
+        self._added |= set(found)
+
+    def _accumulated(self) -> list[torch.Tensor]:
+        """Return the sum of each gradient: fp32, uninitialised where its place is not in ``_added``."""
+        if not self._sums:
+            sizes = [one.numel() for one in self.copies]
+            self._flat = self.copies[0].new_empty(sum(sizes), dtype=self._sums_dtype)
+            parts = zip(self._flat.split(sizes), self.copies, strict=True)
+            self._sums = [part.view(copy.shape) for part, copy in parts]
+        return self._sums
 
     def reduce(self) -> None:
         """Start the reduction to the mean over data-parallel ranks."""
@@ -199,7 +244,7 @@ class _Bucket:
             flat = self._sums[0].new_empty(self._shards, sum(self._sizes), dtype=self._sums_dtype)
             torch._chunk_cat(self._sums, 0, self._shards, out=flat)
             mine = torch.empty_like(flat[0])
-        self._sums, self._flat, work = [], None, None
+        self._sums, self._added, self._flat, work = [], set(), None, None
         if self._ranks > 1:
             # Divided before the sum, which could overflow in fp16. NCCL's mean divides in the same kernel.
             op = dist.ReduceOp.AVG if flat.device.type == "cuda" else dist.ReduceOp.SUM
@@ -237,6 +282,7 @@ class _Bucket:
     def abandon(self) -> None:
         """Drop all gradients of this bucket, and copy the master weights again: a capture only records its copies."""
         self._sums, self._kept, self._flat, self._pending, self._reduced = [], [], None, None, None
+        self._added = set()
         for copy, master in zip(self.copies, self.masters, strict=True):
             copy.grad = master.copied_at = None
 

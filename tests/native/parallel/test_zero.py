@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from native.small_models import GPT2, MODELS, Case, batch, config, place_by_fsdp, train
 
 from ascend_adapt.config.train_config import LossScale, Precision
+from ascend_adapt.native.parallel import accumulation, zero
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step import data_parallel, trainer
 from ascend_adapt.native.step.trainer import Trainer
@@ -159,3 +161,41 @@ def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path, cases):
     for case in begun:
         if case.reduce == "fp32":
             assert results[f"resumed: {case.name}"].evaluated[0] == results[case.name].evaluated[1], case.name
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [("gpt2", {}), ("neox", {"recompute": "full"}), ("gated", {"zero_stage": 1}), ("gpt_j_tied", {"zero_stage": 2})],
+)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_accumulation_in_the_matrix_product(mesh, monkeypatch, model, sizes, dtype):
+    """The product is rounded here as by the separate kernels, so no bit may differ. ZeRO-2 accumulates nothing."""
+    precision = Precision("bf16", reduce=dtype)
+    expected, *numbers = trained(model, precision, mesh, micro=2, **sizes)
+    calls = []
+
+    def rounded(left, right, dtype, total=None, out=None):
+        calls.append(total is not None)
+        of_pair = left @ right
+        return out.copy_(of_pair) if total is None else total.add_(of_pair)
+
+    monkeypatch.setattr(accumulation, "are_fused", lambda device: True)
+    monkeypatch.setattr(zero, "wide_products", SimpleNamespace(product=rounded))
+    found, *others = trained(model, precision, mesh, micro=2, **sizes)
+    assert numbers == others
+    for one, other in zip(found.parameters, expected.parameters, strict=True):
+        assert torch.equal(one.local, other.local), one.name
+    accumulates, layers = sizes.get("zero_stage") != 2, found.config.model.num_layers
+    linears = layers * (5 if found.config.model.gated else 4)
+    pieces = found.config.batch.accumulation
+    assert pieces > 1
+    # In each of two steps, the first micro batch writes the sum and the others add to it.
+    assert calls.count(False) == accumulates * 2 * linears
+    assert calls.count(True) == accumulates * 2 * linears * (pieces - 1)
+
+
+def test_a_single_micro_batch_accumulates_nothing(mesh, monkeypatch):
+    monkeypatch.setattr(accumulation, "are_fused", lambda device: True)
+    monkeypatch.setattr(zero, "wide_products", None)  # using it would fail
+    made, *_ = trained("gpt2", Precision("bf16"), mesh, micro=8)
+    assert made.config.batch.accumulation == 1

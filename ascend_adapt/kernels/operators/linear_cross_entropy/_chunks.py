@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from ascend_adapt.kernels import tracing
+from ascend_adapt.kernels import tracing, wide_products
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.cross_entropy._reference import exact
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
@@ -25,9 +25,6 @@ _CHUNK_BYTES = 2**30
 
 _EVEN = 128
 """Minimum number of rows of a chunk on a device: one tile of a matrix product."""
-
-# true from torch 2.8 on
-_WIDE_PRODUCTS = "dtype_out" in torch.ops.aten.addmm.overloads()
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ class _Gradients:
         if self.hidden is not None:
             torch.mm(rounded, self.weight_in, out=self.hidden[rows])
         if self.needs_weight:
-            self.weight = _product(rounded.t(), hidden, exact(rounded[:0]).dtype, self.weight)
+            self.weight = wide_products.product(rounded.t(), hidden, exact(rounded[:0]).dtype, self.weight)
         if self.bias is not None:
             self.bias += of_logits.sum(0)
 
@@ -144,18 +141,6 @@ class _Gradients:
         if self.needs_weight and self.weight is None:  # the call has no tokens
             self.weight = torch.zeros_like(exact(self.weight_in))
         return self.hidden, self.weight, self.bias
-
-
-def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype, total: torch.Tensor | None) -> torch.Tensor:
-    """Return left @ right in fp32 or fp64, added to ``total`` if given. On CUDA, it is not rounded to 16 bits first."""
-    if left.dtype == dtype:
-        return left @ right if total is None else total.addmm_(left, right)
-    if left.device.type == "cuda" and _WIDE_PRODUCTS and torch.cuda.get_device_capability(left.device) >= (8, 0):
-        if total is None:
-            return torch.mm(left, right, out_dtype=dtype)
-        return torch.addmm(total, left, right, out_dtype=dtype, out=total)
-    product = left @ right
-    return product.to(dtype) if total is None else total.add_(product)
 
 
 def _sum_of_chunk(
