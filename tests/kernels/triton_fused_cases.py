@@ -118,6 +118,35 @@ def test_adamw(gradient, copy, shapes, rate):
     check("adamw", call)
 
 
+@pytest.mark.parametrize(
+    ("gradient", "copy", "shapes"),
+    every_pair(DTYPES, [None, torch.bfloat16], [[(37, 129), (5,), (9000,), (3, 7, 11)], [(64, 128), (16,)]]),
+)
+def test_adamw_that_found_inf_changes_nothing(gradient, copy, shapes):
+    def called(found_inf, factor):
+        torch.manual_seed(0)
+        params, means, squares = (tuple(random(*shape, grad=False) for shape in shapes) for _ in range(3))
+        grads = tuple(torch.full_like(one, 2.0).to(gradient) for one in params)
+        steps = tuple(torch.tensor(float(count), device=DEVICE) for count in range(len(shapes)))
+        copies = () if copy is None else tuple(torch.zeros_like(one, dtype=copy) for one in params)
+        squares = tuple(one.square() for one in squares)
+        given = (params, grads, means, squares, steps, 0.01, 0.9, 0.999, 1e-8, 0.1, False)
+        mark = None if found_inf is None else torch.tensor(found_inf, device=DEVICE)
+        call = AdamwCall(*given, torch.tensor(factor, device=DEVICE), copies, mark)
+        before = [one.clone() for one in (*params, *means, *squares, *steps, *copies)]
+        adamw.run(call)
+        return before, [*params, *means, *squares, *steps, *copies]
+
+    def equal(these, those):
+        return [torch.equal(one, other) for one, other in zip(these, those, strict=True)]
+
+    for factor in (0.5, float("nan")):
+        assert all(equal(*called(1.0, factor)))
+    (before, marked), (_, plain) = called(0.0, 0.5), called(None, 0.5)
+    assert all(equal(marked, plain))
+    assert not any(equal(before, marked))
+
+
 def test_adamw_finds_gradients_that_have_moved():
     """It keeps the addresses of a call's tensors; gradients are new in each step."""
     param, mean, square = (torch.zeros(40, device=DEVICE) for _ in range(3))
