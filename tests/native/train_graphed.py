@@ -2,8 +2,8 @@
 
 Usage: ascend-run --nproc N train_graphed.py OUTPUT CASES, CASES a JSON list of small_models.Case as objects. The graphs
 are those of stand_in_graphs. Each case is trained eagerly, watched for races, then as graphs without interruption, then
-as graphs to STOP, saved, and resumed by another trainer, whose first steps are eager again. A gradient of the last rank is NaN in
-the steps SPOILED, which every rank skips.
+as graphs to STOP, saved, and resumed by another trainer, whose first steps are eager again. A gradient of the last rank
+is NaN in the steps SPOILED, which every rank skips.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def rate(number):
 
 
 def steps(trainer, first, last):
-    """Train from step ``first`` to before ``last``; return each one's loss, norm, whether it was skipped, evaluation."""
+    """Train from step ``first`` to before ``last``; return the loss, the norm and more of each."""
     settings, found = trainer.config, []
 
     def mine(number):
