@@ -93,12 +93,15 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
 
     squares = tuple(tensor.square() for tensor in fp32())
     narrow = tuple(tensor.to(torch.bfloat16) for tensor in fp32())
-    factor = torch.tensor(0.5, device=device)
+    factor, no, yes = (torch.tensor(value, device=device) for value in (0.5, 0.0, 1.0))
     of_copies = tuple(torch.zeros_like(tensor, dtype=torch.bfloat16) for tensor in fp32())
     placed = tuple(step.to(device) for step in steps)
     yield (
         "adamw",
         "16-bit gradients and copies",
-        AdamwCall(fp32(), narrow, fp32(), squares, placed, 0.1, 0.9, 0.999, 1e-8, 0.01, False, factor, of_copies),
+        AdamwCall(fp32(), narrow, fp32(), squares, placed, 0.1, 0.9, 0.999, 1e-8, 0.01, False, factor, of_copies, no),
     )
+    nan = tuple(torch.full_like(tensor, float("nan")) for tensor in narrow)
+    skipped = AdamwCall(fp32(), nan, fp32(), squares, placed, 0.1, 0.9, 0.999, 1e-8, 0.01, found_inf=yes)
+    yield "adamw", "a skipped step", skipped
     yield "adamw", "fp32", AdamwCall(fp32(), fp32(), fp32(), squares, steps, 0.1, 0.9, 0.999, 1e-8, 0.01)

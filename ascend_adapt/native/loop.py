@@ -329,7 +329,7 @@ class TrainingRun:
                 grad_norm=done.grad_norm,
                 loss_scale=done.loss_scale,
                 skipped=done.skipped,
-                nan=math.isnan(done.loss),
+                nan=not math.isfinite(done.loss),
                 seconds=time.perf_counter() - began,
                 params_norm=done.params_norm,
                 num_zeros=done.num_zeros,

@@ -68,6 +68,17 @@ def late_gradient():
     return str((choice, lists)) if wrong or choice.backend != "npu" else ""
 
 
+def found_inf():
+    """Nothing changes, neither on the device nor the counters on the host."""
+    dispatch.forget()
+    before = parameters()
+    lists = [[tensor.npu() if index < 4 else tensor.clone() for tensor in of] for index, of in enumerate(before)]
+    adamw(*lists, lr=0.1, found_inf=torch.ones((), device="npu"))
+    backend = dispatch.choices()[-1].backend
+    unchanged = all(torch.equal(lists[i][n].cpu(), before[i][n]) for i in (0, 2, 3, 4) for n in range(2))
+    return "" if unchanged and backend == "npu" else str((backend, lists))
+
+
 def recomputed():
     """The first call that requires grad is inside a backward pass, in a recomputed activation checkpoint."""
     dispatch.forget()
@@ -117,8 +128,9 @@ def parameters():
 def main(to: str) -> None:
     results = {}
     late, within = ("adamw, a gradient that arrives late", late_gradient), ("attention, recomputed", recomputed)
+    skipped = ("adamw, a step that found Inf", found_inf)
     second = ("second derivatives", second_derivatives)
-    for name, run in (within, *attention_cases(), *sample_cases(), late, second):
+    for name, run in (within, *attention_cases(), *sample_cases(), late, skipped, second):
         try:
             results[name] = run()
         except Exception:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ascend_adapt.errors import KernelArgumentError
-from ascend_adapt.kernels import adamw, requests
+from ascend_adapt.kernels import adamw, dispatch, requests
 from ascend_adapt.kernels.operators.adamw import KERNEL, AdamwCall
 
 BACKENDS = ("reference", "torch")
@@ -69,6 +69,53 @@ def test_low_precision_parameters_are_stepped_in_fp32():
     assert lists[0][0].dtype == torch.bfloat16
     assert lists[0][0].item() == pytest.approx(0.9, abs=4e-3)
     assert lists[2][0].item() == pytest.approx(0.05)
+
+
+def state(gradient, found_inf=None, copies=()):
+    """Return the arguments of a step of three parameters, at their third step."""
+    torch.manual_seed(0)
+    shapes = ((5, 3), (7,), (1,))
+    params, means, squares = ([torch.randn(shape) for shape in shapes] for _ in range(3))
+    steps = [torch.tensor(2.0) for _ in shapes]
+    given = {"factor": torch.tensor(gradient), "found_inf": found_inf}
+    grads = [torch.full_like(one, gradient).to(copies or torch.float32) for one in params]
+    if copies:
+        given["copies"] = [one.to(copies) for one in params]
+    return (params, grads, means, [one.square() for one in squares], steps), given
+
+
+def stepped(given):
+    lists, named = given
+    adamw(*lists, lr=0.1, **named)
+    return [tensor for index in (0, 2, 3, 4) for tensor in lists[index]] + named.get("copies", [])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("copies", [(), torch.bfloat16], ids=["fp32", "copies"])
+@pytest.mark.parametrize("gradient", [0.5, float("nan"), float("inf")])
+def test_found_inf_skips_the_step(backend, copies, gradient):
+    requests.state({"adamw": backend})
+    (params, _, means, squares, steps), named = state(gradient, copies=copies)
+    before = [*params, *means, *squares, *steps, *named.get("copies", [])]
+    found = stepped(state(gradient, torch.tensor(1.0), copies))
+    assert all(torch.equal(mine, right) for mine, right in zip(found, before, strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_without_inf_is_the_same_bit_for_bit(backend):
+    requests.state({"adamw": backend})
+    plain, marked = (stepped(state(0.5, mark, torch.bfloat16)) for mark in (None, torch.tensor(0.0)))
+    assert all(torch.equal(mine, right) for mine, right in zip(marked, plain, strict=True))
+    assert marked[-4] == 3.0
+
+
+def test_nan_in_the_first_step_rejects_no_backend():
+    """The comparison with the reference has values of its own."""
+    requests.state(None)
+    dispatch.forget()
+    stepped(state(float("nan"), torch.tensor(1.0)))
+    chosen = list(KERNEL.choices.values())[-1]
+    assert (chosen.backend, chosen.passed_over) == ("torch", ())
 
 
 def test_wrong_arguments_are_refused():

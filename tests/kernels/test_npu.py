@@ -201,6 +201,13 @@ def test_adamw_passes_the_powers_of_the_previous_step():
     ]
 
 
+def test_adamw_that_found_inf_calls_no_operator():
+    lists = tuple((torch.full((2,), value),) for value in (1.0, float("nan"), 0.0, 0.0))
+    call = AdamwCall(*lists, (torch.tensor(2.0),), 0.1, 0.9, 0.99, 1e-8, 0.0, found_inf=torch.tensor(1.0))
+    adamw_npu.run(call)
+    assert (call.steps[0].item(), call.params[0].tolist(), npu_operators.calls) == (2.0, [1.0, 1.0], [])
+
+
 def test_a_missing_operator_is_reported():
     operator = npu.Operator("npu_of_another_year(Tensor a) -> Tensor", ("a",))
     assert operator.difference() == "npu_of_another_year: the installed torch_npu has no such operator"

@@ -65,21 +65,46 @@ def test_add_norm_whose_sum_nobody_uses():
         torch.testing.assert_close(mine, true)
 
 
-def test_dropout_of_add_norm():
+@pytest.mark.parametrize("dropout_p", [0.1, 0.25, 0.9])
+def test_dropout_of_add_norm(dropout_p):
     """The same elements are dropped in forward and backward, about as many as asked, and others by another seed."""
+    dropped = round(dropout_p * 65536) / 65536
     x, weight = torch.zeros(64, 256, device=DEVICE), torch.ones(256, device=DEVICE)
     branch = torch.ones(64, 256, device=DEVICE, requires_grad=True)
     masks = []
     for seed in (5, 6):
         seeds = torch.tensor([seed], device=DEVICE)
-        total, _ = add_norm.run(AddNormCall(x, branch, None, weight, dropout_p=0.25, seed=seeds))
+        total, _ = add_norm.run(AddNormCall(x, branch, None, weight, dropout_p=dropout_p, seed=seeds))
         (gradient,) = torch.autograd.grad(total.sum(), branch)
         assert torch.equal(gradient, total.detach())
-        assert total.unique().tolist() == [0.0, pytest.approx(4 / 3)]
+        assert total.unique().tolist() == [0.0, pytest.approx(1 / (1 - dropped))]
         masks.append(total.detach() == 0)
-        # 16384 draws: five standard deviations are 1.7 %.
-        assert abs(masks[-1].float().mean() - 0.25) < 5 * (0.25 * 0.75 / masks[-1].numel()) ** 0.5
     assert not torch.equal(*masks)
+    # A call of Philox draws eight neighbours: each is dropped as often as asked, and each pair as often as by chance.
+    eight = torch.cat(masks).reshape(-1, 8).double()
+    pairs = eight.T @ eight / len(eight)
+    expected = torch.full((8, 8), dropped**2, dtype=torch.float64).fill_diagonal_(dropped)
+    deviations = (pairs - expected).abs() / (expected * (1 - expected) / len(eight)).sqrt()
+    assert deviations.max() < 5
+
+
+@pytest.mark.parametrize("width", [2, 5, 66])
+def test_dropout_of_rows_that_eight_does_not_divide(width):
+    branch = torch.ones(32, width, device=DEVICE, requires_grad=True)
+    call = AddNormCall(torch.zeros_like(branch), branch, None, torch.ones(width, device=DEVICE), dropout_p=0.5)
+    call.seed = torch.tensor([3], device=DEVICE)
+    total, _ = add_norm.run(call)
+    (gradient,) = torch.autograd.grad(total.sum(), branch)
+    assert torch.equal(gradient, total.detach())
+    assert total.unique().tolist() == [0.0, 2.0]
+    assert len({tuple(row) for row in total.tolist()}) > 1
+
+
+def test_dropout_of_nearly_all_elements():
+    """Rounded to a multiple of 2**-16, the probability stays below 1."""
+    tensors = (torch.zeros(4, 64, device=DEVICE), torch.ones(4, 64, device=DEVICE), None, torch.ones(64, device=DEVICE))
+    total, _ = add_norm.run(AddNormCall(*tensors, dropout_p=1 - 2**-20, seed=torch.tensor([1], device=DEVICE)))
+    assert total.count_nonzero() == 0
 
 
 @pytest.mark.parametrize(
@@ -116,6 +141,35 @@ def test_adamw(gradient, copy, shapes, rate):
     copies = () if copy is None else each(copy)
     call = AdamwCall(each(), each(gradient), each(), squares, steps, lr, 0.9, 0.999, 1e-8, 0.1, False, factor, copies)
     check("adamw", call)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "copy", "shapes"),
+    every_pair(DTYPES, [None, torch.bfloat16], [[(37, 129), (5,), (9000,), (3, 7, 11)], [(64, 128), (16,)]]),
+)
+def test_adamw_that_found_inf_changes_nothing(gradient, copy, shapes):
+    def called(found_inf, factor):
+        torch.manual_seed(0)
+        params, means, squares = (tuple(random(*shape, grad=False) for shape in shapes) for _ in range(3))
+        grads = tuple(torch.full_like(one, 2.0).to(gradient) for one in params)
+        steps = tuple(torch.tensor(float(count), device=DEVICE) for count in range(len(shapes)))
+        copies = () if copy is None else tuple(torch.zeros_like(one, dtype=copy) for one in params)
+        squares = tuple(one.square() for one in squares)
+        given = (params, grads, means, squares, steps, 0.01, 0.9, 0.999, 1e-8, 0.1, False)
+        mark = None if found_inf is None else torch.tensor(found_inf, device=DEVICE)
+        call = AdamwCall(*given, torch.tensor(factor, device=DEVICE), copies, mark)
+        before = [one.clone() for one in (*params, *means, *squares, *steps, *copies)]
+        adamw.run(call)
+        return before, [*params, *means, *squares, *steps, *copies]
+
+    def equal(these, those):
+        return [torch.equal(one, other) for one, other in zip(these, those, strict=True)]
+
+    for factor in (0.5, float("nan")):
+        assert all(equal(*called(1.0, factor)))
+    (before, marked), (_, plain) = called(0.0, 0.5), called(None, 0.5)
+    assert all(equal(marked, plain))
+    assert not any(equal(before, marked))
 
 
 def test_adamw_finds_gradients_that_have_moved():

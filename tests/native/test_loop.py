@@ -291,6 +291,56 @@ def test_without_the_check_a_run_with_nan_continues_but_never_saves_it(settings,
     assert list((tmp_path / "saved").glob("iter_*")) == []
 
 
+@pytest.fixture
+def spoiled_gradient(monkeypatch):
+    """spoiled_gradient(N): one gradient of step N is NaN."""
+    from ascend_adapt.native.step import gradients
+
+    complete, done = gradients.complete, []
+
+    def spoil(number):
+        def spoiled(parameters, *given, **named):
+            complete(parameters, *given, **named)
+            done.append(1)
+            if len(done) == number:
+                next(one for one in parameters if one.name == "layers.1.mlp.dense_h_to_4h.weight").gradient[0] = (
+                    math.nan
+                )
+
+        monkeypatch.setattr(gradients, "complete", spoiled)
+
+    return spoil
+
+
+GRADIENT = (
+    "rank 0 (stage 0, data 0, tensor 0): gradients of 1 parameters, nearest to the loss "
+    "layers.1.mlp.dense_h_to_4h.weight"
+)
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_a_gradient_with_nan_ends_the_run_and_is_named(settings, spoiled_gradient, kind):
+    spoiled_gradient(3)
+    settings = replace(settings, eval_interval=0, optimizer=replace(settings.optimizer, kind=kind))
+    with pytest.raises(TrainingError, match="iteration 3: loss 4.*, gradient norm nan, ") as error:
+        run(settings)
+    assert GRADIENT in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_without_the_check_a_step_whose_gradient_has_nan_is_skipped(settings, tmp_path, spoiled_gradient, kind):
+    spoiled_gradient(2)
+    settings = replace(settings, eval_interval=0, check_for_nan_in_loss_and_grad=False, iterations=4)
+    settings = replace(settings, optimizer=replace(settings.optimizer, kind=kind))
+    log = run(replace(settings, checkpoint=Checkpoint(save=str(tmp_path / "saved"))))
+    assert [(step.skipped, step.nan) for step in log.steps] == [(False, False), (True, False)] + [(False, False)] * 2
+    assert [math.isfinite(step.grad_norm) for step in log.steps] == [True, False, True, True]
+    # Like a step skipped by a loss scale, it does not advance the schedule.
+    assert log.steps[1].learning_rate == log.steps[0].learning_rate
+    assert log.said[-3:-1] == [f"warning: iteration 2: loss {log.losses[1]:g}, gradient norm nan", f"  {GRADIENT}"]
+    assert [one.name for one in (tmp_path / "saved").glob("iter_*")] == ["iter_0000004"]
+
+
 def test_samples_of_text_are_generated_at_each_evaluation(settings, tmp_path):
     files = fixed_text.write(tmp_path / "text")
     samples = TextSamples(("The license", "You may"), tokens=5)

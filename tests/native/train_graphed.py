@@ -2,7 +2,8 @@
 
 Usage: ascend-run --nproc N train_graphed.py OUTPUT CASES, CASES a JSON list of small_models.Case as objects. The graphs
 are those of stand_in_graphs. Each case is trained eagerly, watched for races, then as graphs without interruption, then
-as graphs to STOP, saved, and resumed by another trainer, whose first steps are eager again.
+as graphs to STOP, saved, and resumed by another trainer, whose first steps are eager again. A gradient of the last rank
+is NaN in the steps SPOILED, which every rank skips.
 """
 
 from __future__ import annotations
@@ -32,6 +33,17 @@ from ascend_adapt.native.step.trainer import Trainer
 
 STOP = 6
 EVALUATED = (5, 10)
+SPOILED = (7, 10)
+added = torch.zeros(())
+"""What is added to a gradient of the last rank; graphs read it at each replay."""
+
+
+def trainer_of(settings, mesh):
+    """Return a trainer, one of whose gradients can be spoiled."""
+    trainer = Trainer(settings, mesh)
+    if dist.get_rank() == dist.get_world_size() - 1:
+        next(trainer.decoders[-1].parameters()).register_hook(lambda gradient: gradient + added)
+    return trainer
 
 
 def rate(number):
@@ -40,17 +52,17 @@ def rate(number):
 
 
 def steps(trainer, first, last):
-    """Train from step ``first`` to before ``last``; return losses, norms and evaluations in order."""
+    """Train from step ``first`` to before ``last``; return the loss, the norm and more of each."""
     settings, found = trainer.config, []
 
     def mine(number):
         return batch(number, settings, trainer.mesh.data_rank)
 
     for number in range(first, last):
+        added.fill_(float("nan") if number in SPOILED else 0.0)
         done = trainer.step(mine(number), settings.batch.accumulation, rate(number), weight_decay=0.1)
-        found += [done.loss, done.grad_norm]
-        if number in EVALUATED:
-            found.append(trainer.evaluate(mine(1000), settings.batch.accumulation))
+        evaluation = trainer.evaluate(mine(1000), settings.batch.accumulation) if number in EVALUATED else None
+        found.append((done.loss, repr(done.grad_norm), done.skipped, evaluation))
     return found
 
 
@@ -68,20 +80,20 @@ def compared(case, mesh, folder):
     """Train a case in all three ways; return what differs, and how often graphs were replayed."""
     settings = replace(case.settings, checkpoint=Checkpoint(load=folder, save=folder))
     os.environ[step_graph.VARIABLE] = "0"
-    eager = Trainer(settings, mesh)
+    eager = trainer_of(settings, mesh)
     assert eager.graphs is None
     with InFlight() as watched:
         expected = steps(eager, 0, case.steps)
     os.environ[step_graph.VARIABLE] = "1"
-    straight = Trainer(settings, mesh)
+    straight = trainer_of(settings, mesh)
     found = steps(straight, 0, case.steps)
-    before = Trainer(settings, mesh)
+    before = trainer_of(settings, mesh)
     halves = steps(before, 0, STOP)
     saver = Saver(before, Path(folder))
     saver.save(TrainState(STOP, 0, 0))
     saver.wait()
     saver.close()
-    resumed = Trainer(settings, mesh)
+    resumed = trainer_of(settings, mesh)
     load(resumed)
     halves += steps(resumed, STOP, case.steps)
 
@@ -94,6 +106,7 @@ def compared(case, mesh, folder):
 
     return {
         "races": watched.races,
+        "skipped": [number for number, (_, _, skipped, _) in enumerate(expected) if skipped],
         "overlapped": watched.most > 0,
         "replays": replays(straight),
         "replays_resumed": replays(resumed),

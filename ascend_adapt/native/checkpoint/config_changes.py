@@ -103,7 +103,7 @@ def _schedule(config: Mapping[str, Any]) -> dict[str, Any]:
 def scheduled_by(then: Mapping[str, Any], config: TrainConfig) -> tuple[int, list[str]]:
     """Return the progress of the learning rate schedule in the configured unit, and log messages.
 
-    After a change of unit, the progress includes steps that were skipped by fp16's loss scaling.
+    After a change of unit, the progress includes steps that were skipped.
     """
     unit = config.schedule.unit
     before = then["config"]["schedule"]["unit"]

@@ -28,7 +28,7 @@ class StepMetrics:
     """Metrics of one iteration, the same on every rank; ``iteration`` and ``consumed_samples`` include it.
 
     ``learning_rate`` is the next step's, as in the log of every upstream. A step is skipped if its gradients are not
-    finite under dynamic loss scaling; ``nan`` is whether the loss is NaN.
+    finite; ``nan`` is whether the loss is NaN or Inf, as Megatron counts it.
     """
 
     iteration: int

@@ -86,12 +86,13 @@ def reduced(
     PipelineSchedule. One collective makes all values equal on every rank. The norm is NaN or Inf if any rank's gradient
     is.
     """
-    every = squares = each.numbers.to(mesh.device).square()
+    squares = each.numbers.to(mesh.device).square()
     counted = [number for number, one in enumerate(each.parameters) if counts(one, mesh)]
+    total = squares.sum()
     if len(counted) < len(squares):
-        squares = torch.stack([squares[number] for number in counted]) if counted else squares[:0]
-    # A replica that another rank counts may have overflowed on this rank only, so it adds 0 if finite, else NaN.
-    total = squares.sum() + 0 * every.sum()
+        # A replica that another rank counts may have overflowed on this rank only, so it adds 0 if finite, else NaN.
+        mine = torch.stack([squares[number] for number in counted]) if counted else squares[:0]
+        total = mine.sum() + 0 * total
     share = counted_once(loss, mesh)
     sums = mesh.sum_over_all(torch.cat([torch.stack([total, *share]), marks]))
     return torch.cat([sums[:1].sqrt(), sums[1:2] / sums[2:3], sums[3:]])
@@ -103,14 +104,9 @@ def counted_once(loss: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 
 @torch.no_grad()
-def weight_norms(parameters: Sequence[Placed], *, as_computed: bool = False) -> Norms:
-    """Return the norm of each parameter on this rank; with ``as_computed``, of its 16-bit compute weight if it has one.
-
-    The compute weight takes half the memory traffic, and is NaN or Inf if the master weight is. It is current after the
-    passes.
-    """
-    there = [(one, one.copy if as_computed and one.copy is not None else one.local) for one in parameters]
-    return Norms.of([(one, numbers.detach()) for one, numbers in there if numbers.numel()])
+def weight_norms(parameters: Sequence[Placed]) -> Norms:
+    """Return the norm of each parameter on this rank."""
+    return Norms.of([(one, numbers) for one in parameters if (numbers := one.local).numel()])
 
 
 @torch.no_grad()
@@ -149,6 +145,11 @@ def scale(parameters: Sequence[Placed], factor: torch.Tensor | float) -> None:
 def clip_factor(norm: torch.Tensor, limit: float) -> torch.Tensor | None:
     """Return the factor that clips the gradients to a global norm of ``limit``, fp32 []; None if ``limit`` is 0."""
     return (limit / (norm + EPSILON)).clamp(max=1.0) if limit > 0 else None
+
+
+def found_inf(norm: torch.Tensor) -> torch.Tensor:
+    """Return 1 if the global gradient norm is NaN or Inf, else 0, fp32 [], without waiting for the device."""
+    return (0 * norm).nan_to_num(1.0)
 
 
 def _all_reduce(parameters: Sequence[Placed], group: Any) -> None:

@@ -38,16 +38,25 @@ class Optimizer:
         self._others = [index for index, one in enumerate(self.parameters) if not decays(one)]
 
     @torch.no_grad()
-    def step(self, lr: float | torch.Tensor, weight_decay: float, factor: torch.Tensor | None = None) -> None:
-        """Update every parameter that has a gradient, after multiplying the gradient by ``factor``, fp32 []."""
+    def step(
+        self,
+        lr: float | torch.Tensor,
+        weight_decay: float,
+        factor: torch.Tensor | None = None,
+        found_inf: torch.Tensor | None = None,
+    ) -> None:
+        """Update every parameter that has a gradient, after multiplying the gradient by ``factor``, fp32 [].
+
+        If ``found_inf``, fp32 [], is 1, weights, states and step counters are unchanged.
+        """
         recorder = recorded.current()
         if recorder is not None or self.settings.kind == "sgd" or not self.settings.decoupled:
             # Only AdamW's kernel applies the factor itself and reads 16-bit gradients.
             gradients.scale(self.parameters, 1.0 if factor is None else factor)
             factor = None
         with self._recorded(lr, weight_decay):
-            self._step_group(self._decaying, lr, weight_decay, factor)
-            self._step_group(self._others, lr, 0.0, factor)
+            self._step_group(self._decaying, lr, weight_decay, factor, found_inf)
+            self._step_group(self._others, lr, 0.0, factor, found_inf)
 
     def _recorded(self, lr: float | torch.Tensor, weight_decay: float) -> AbstractContextManager[None]:
         """Record the step if ``ascend-run --record`` requests it."""
@@ -74,7 +83,12 @@ class Optimizer:
             one.clear_narrow_gradient()
 
     def _step_group(
-        self, group: Sequence[int], lr: float | torch.Tensor, weight_decay: float, factor: torch.Tensor | None
+        self,
+        group: Sequence[int],
+        lr: float | torch.Tensor,
+        weight_decay: float,
+        factor: torch.Tensor | None,
+        found_inf: torch.Tensor | None,
     ) -> None:
         settings = self.settings
         given = {index: gradient for index in group if (gradient := self.parameters[index].gradient) is not None}
@@ -88,12 +102,19 @@ class Optimizer:
                 gradient.add_(weight, alpha=weight_decay)
             weight_decay = 0.0
         if settings.kind == "sgd":
+            if found_inf is not None and found_inf:
+                return
             for weight, gradient, state in zip(weights, found, states, strict=True):
                 weight.add_(state["momentum"].mul_(settings.momentum).add_(gradient), alpha=-float(lr))
             return
         for places in gradients.by_dtype(found):
             self._adamw(
-                [chosen[place] for place in places], [found[place] for place in places], lr, weight_decay, factor
+                [chosen[place] for place in places],
+                [found[place] for place in places],
+                lr,
+                weight_decay,
+                factor,
+                found_inf,
             )
 
     def _adamw(
@@ -103,6 +124,7 @@ class Optimizer:
         lr: float | torch.Tensor,
         weight_decay: float,
         factor: torch.Tensor | None,
+        found_inf: torch.Tensor | None,
     ) -> None:
         """Update parameters whose gradients have the same dtype."""
         settings, states = self.settings, [self.states[index] for index in chosen]
@@ -120,6 +142,7 @@ class Optimizer:
             weight_decay=weight_decay,
             factor=factor,
             copies=[copy.detach() for copy in copies] if has_copies else (),
+            found_inf=found_inf,
         )
         if has_copies:
             for index in chosen:

@@ -34,8 +34,8 @@ FREE_SHARE = 0.05
 KEEPS_HOST_MEMORY = "2.11"
 """The first release of torch known to keep the host memory of a graph (pytorch/pytorch#167507)."""
 
-Update = tuple[Any, Any, torch.Tensor]
-"""Norms of the gradients, norms of the weights before the step, and the reduced sums."""
+Update = tuple[Any, torch.Tensor]
+"""Norms of the gradients, and the reduced sums."""
 
 
 def why_not(config: TrainConfig, mesh: Mesh) -> str:

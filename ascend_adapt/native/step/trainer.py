@@ -30,7 +30,11 @@ from ascend_adapt.native.step.step_graph import StepGraphs, Update
 
 @dataclass(frozen=True)
 class Step:
-    """Outcome of one step, the same on every rank unless noted. A skipped step does not change the weights."""
+    """Outcome of one step, the same on every rank unless noted.
+
+    A step is skipped, and does not change weights and optimizer states, if its gradient norm is NaN or Inf, or if the
+    device reports an overflow under loss scaling.
+    """
 
     loss: float
     grad_norm: float
@@ -45,7 +49,7 @@ class Step:
     spoiled: tuple[str, ...] = ()
     """This rank's parameters with NaN or Inf in their gradients."""
     spoiled_weights: tuple[str, ...] = ()
-    """This rank's parameters with NaN or Inf in their weights before the step."""
+    """This rank's parameters with NaN or Inf in their weights."""
 
 
 class Trainer:
@@ -108,14 +112,15 @@ class Trainer:
         skipped = False
         if self.graphs is not None:
             marks = (votes_to_stop, False, votes_to_save)
-            norms, weights, reduced = self.graphs.run(batch, micro_batches, lr, weight_decay, marks)
+            norms, reduced = self.graphs.run(batch, micro_batches, lr, weight_decay, marks)
         else:
             loss, overflowed = self._passes(batch, micro_batches)
-            norms, weights, reduced = self._norms(loss, self._on_device((votes_to_stop, overflowed, votes_to_save)))
+            norms, reduced = self._norms(loss, self._on_device((votes_to_stop, overflowed, votes_to_save)))
             logging = self.config.logging
             if logging.log_params_norm or logging.log_num_zeros:
                 params_norm, num_zeros = gradients.norm_and_zeros(self.parameters, self.mesh)
-            # Without a loss scale the host does not wait for the norm before it launches the optimizer.
+            # Without a loss scale the host does not wait for the norm before it launches the optimizer, which skips
+            # the step itself if the norm is NaN or Inf.
             if self.scaler.rule is not None:
                 skipped = not math.isfinite(float(reduced[0])) or bool(reduced[3] > 0)
             if not skipped:
@@ -125,6 +130,7 @@ class Trainer:
         meanwhile()
         norm_sum, loss_sum, votes_sum, _, saves_sum = reduced.tolist()
         self._try_compiled(time.perf_counter() - began, micro_batches)
+        skipped = skipped or not math.isfinite(norm_sum)
         is_bad = not (math.isfinite(norm_sum) and math.isfinite(loss_sum))
         return Step(
             loss_sum,
@@ -136,7 +142,8 @@ class Trainer:
             votes=round(votes_sum),
             votes_to_save=round(saves_sum),
             spoiled=norms.not_finite() if is_bad else (),
-            spoiled_weights=weights.not_finite() if is_bad else (),
+            # NaN or Inf has not spread from the gradients: this step was skipped, or its gradients are finite.
+            spoiled_weights=gradients.weight_norms(self.parameters).not_finite() if is_bad else (),
         )
 
     def _passes(self, batch: Batch, micro_batches: int) -> tuple[torch.Tensor, bool]:
@@ -152,16 +159,14 @@ class Trainer:
             gradients.scale(self.parameters, 1.0 / scale)
         return loss, is_scaled and devices.take_overflow(self.mesh.device)
 
-    def _norms(self, loss: torch.Tensor, marks: torch.Tensor) -> tuple[gradients.Norms, gradients.Norms, torch.Tensor]:
-        """Return the norms of gradients and weights, and the values reduced over all ranks."""
+    def _norms(self, loss: torch.Tensor, marks: torch.Tensor) -> tuple[gradients.Norms, torch.Tensor]:
+        """Return the norms of the gradients, and the values reduced over all ranks."""
         norms = gradients.norms(self.parameters)
-        # Checked before the optimizer step: NaN or Inf in one gradient would spread to all weights, and hide its
-        # origin.
-        weights = gradients.weight_norms(self.parameters, as_computed=True)
-        return norms, weights, gradients.reduced(norms, loss, marks, self.mesh)
+        return norms, gradients.reduced(norms, loss, marks, self.mesh)
 
     def _optimize(self, norm: torch.Tensor, lr: float | torch.Tensor, weight_decay: float) -> None:
-        self.optimizer.step(lr, weight_decay, gradients.clip_factor(norm, self.config.optimizer.clip_grad))
+        factor = gradients.clip_factor(norm, self.config.optimizer.clip_grad)
+        self.optimizer.step(lr, weight_decay, factor, gradients.found_inf(norm))
 
     def _passes_without_scale(self, batch: Batch, micro_batches: int) -> torch.Tensor:
         return self._passes(batch, micro_batches)[0]
@@ -172,10 +177,10 @@ class Trainer:
             abandon_passes(decoder)
 
     def _update(self, loss: torch.Tensor, lr: torch.Tensor, weight_decay: float, marks: torch.Tensor) -> Update:
-        norms, weights, reduced = self._norms(loss, marks)
+        norms, reduced = self._norms(loss, marks)
         self._optimize(reduced[0], lr, weight_decay)
         self.optimizer.clear_gradients()
-        return norms, weights, reduced
+        return norms, reduced
 
     def _on_device(self, marks: tuple[bool, ...]) -> torch.Tensor:
         """Return the marks, fp32. Only marks that are set are copied from the host: a copy waits for the device."""

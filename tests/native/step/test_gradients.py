@@ -29,14 +29,8 @@ def test_a_gradient_that_overflows_where_another_rank_counts_it_is_seen(value):
     assert not math.isfinite(norm(value, 3.0))
 
 
-def test_weights_are_checked_as_the_passes_used_them():
-    """Half the memory traffic of the master weights."""
-    master, used = nn.Parameter(torch.tensor([3.0, 4.0])), nn.Parameter(torch.tensor([6.0, 8.0]).bfloat16())
-    copied = Placed("copied", master, ParameterLayout(0.0), (2,), used)
-    alone = Placed("alone", nn.Parameter(torch.tensor([math.nan])), ParameterLayout(0.0), (1,))
-    norms = gradients.weight_norms([copied, alone], as_computed=True)
-    assert {one.name: float(number) for one, number in zip(norms.parameters, norms.numbers, strict=True)}[
-        "copied"
-    ] == 10
-    assert norms.not_finite() == ("alone",)
-    assert gradients.weight_norms([copied]).numbers.tolist() == [5.0]
+@pytest.mark.parametrize(
+    ("norm", "expected"), [(0.0, 0.0), (3.0, 0.0), (3e38, 0.0), (math.inf, 1.0), (-math.inf, 1.0), (math.nan, 1.0)]
+)
+def test_a_norm_that_is_not_finite_is_marked(norm, expected):
+    assert float(gradients.found_inf(torch.tensor(norm))) == expected

@@ -63,6 +63,33 @@ def test_beside_torch(pair, settings, theirs):
         torch.testing.assert_close(one.parameter, other, rtol=1e-6, atol=1e-7, msg=one.name)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1.0])
+@pytest.mark.parametrize(
+    "settings",
+    [Settings(kind="adamw"), Settings(kind="adam", decoupled=False), Settings(kind="sgd")],
+    ids=["adamw", "adam with L2", "sgd"],
+)
+def test_a_step_that_found_inf_changes_nothing(pair, settings, value):
+    optimizer = Optimizer(pair.ours, settings)
+
+    def step(value, found_inf):
+        for one in pair.ours:
+            one.parameter.grad = torch.full_like(one.parameter, value)
+        optimizer.step(LR, DECAY, torch.tensor(value), torch.tensor(found_inf))
+        optimizer.clear_gradients()
+
+    def kept():
+        moments = [each.clone() for state in optimizer.states for each in state.values()]
+        return [*(one.local.clone() for one in pair.ours), *moments, *(each.clone() for each in optimizer.steps)]
+
+    step(0.5, 0.0)
+    before = kept()
+    step(value, 1.0)
+    assert all(torch.equal(mine, right) for mine, right in zip(kept(), before, strict=True))
+    step(0.5, 0.0)
+    assert not any(torch.equal(one.local, right) for one, right in zip(pair.ours, before, strict=False))
+
+
 def test_what_decays(pair):
     assert [decays(one) for one in pair.ours] == [True, False, False]
 

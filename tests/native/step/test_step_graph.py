@@ -44,6 +44,13 @@ def weights(trainer):
     return [one.local.clone() for one in trainer.parameters]
 
 
+def state_of(trainer):
+    """Return copies of weights, moments and step counters."""
+    optimizer = trainer.optimizer
+    moments = [each.clone() for state in optimizer.states for each in state.values()]
+    return [*weights(trainer), *moments, *(each.clone() for each in optimizer.steps)]
+
+
 def replays(trainer):
     """Return the replays of each kind of step: of the passes, and of the update."""
     return [(one.passes.replays, one.update.replays if one.update else 0) for one in trainer.graphs._graphs.values()]
@@ -99,7 +106,35 @@ def test_nan_in_a_replayed_step_names_its_parameters(graphed):
     for number in range(EAGER_STEPS + 3):
         stepped(trainer, number)
     trainer.parameters[0].local.view(-1)[:1] = float("nan")
-    assert trainer.parameters[0].name in stepped(trainer, 50).spoiled_weights
+    done = stepped(trainer, 50)
+    assert (done.spoiled_weights, done.skipped) == ((trainer.parameters[0].name,), True)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "optimizer", [{}, {"clip_grad": 0.0}, {"decoupled": False}], ids=["clipped", "not clipped", "L2"]
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_replayed_step_with_nan_or_inf_in_a_gradient_is_skipped(graphed, dtype, optimizer, value):
+    """A number on the device spoils one gradient, also in a replay."""
+    settings = replace(SETTINGS, precision=Precision(dtype), optimizer=replace(SETTINGS.optimizer, **optimizer))
+    one, other = graphed(settings), graphed(settings, eager=True)
+    name, added = one.parameters[-1].name, torch.zeros(())
+    for trainer in (one, other):
+        last = trainer.parameters[-1]
+        (last.parameter if last.copy is None else last.copy).register_hook(lambda gradient: gradient + added)
+    for number in range(EAGER_STEPS + 8):
+        is_bad = number in (1, EAGER_STEPS + 4, EAGER_STEPS + 5)
+        added.fill_(value if is_bad else 0.0)
+        for trainer in (one, other):
+            before = state_of(trainer)
+            done = stepped(trainer, number, settings=settings)
+            expected = ((name,), (), True) if is_bad else ((), (), False)
+            assert (done.spoiled, done.spoiled_weights, done.skipped) == expected, number
+            unchanged = [torch.equal(*pair) for pair in zip(state_of(trainer), before, strict=True)]
+            assert all(unchanged) if is_bad else not any(unchanged), number
+        assert all(torch.equal(*pair) for pair in zip(state_of(one), state_of(other), strict=True)), number
+    assert replays(one) == [(8, 7)]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")

@@ -39,6 +39,7 @@ class AdamwCall(KernelCall):
     maximize: bool = False
     factor: Any = None
     copies: tuple[Any, ...] = ()
+    found_inf: Any = None
 
     def tensor(self) -> Any:
         """Return the first parameter."""
@@ -52,7 +53,8 @@ class AdamwCall(KernelCall):
         columns = (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs, self.copies or self.params)
         kinds = {(*(each.dtype for each in row), row[0].dim()) for row in zip(*columns, strict=True)}
         steps = frozenset(step.dim() for step in self.steps)
-        return (self.params[0].device, frozenset(kinds), steps, self.factor is None, isinstance(self.lr, float))
+        absent = (self.factor is None, self.found_inf is None)
+        return (self.params[0].device, frozenset(kinds), steps, absent, isinstance(self.lr, float))
 
     def small(self) -> AdamwCall:
         """Return a small call with a few elements of the first parameter."""
@@ -68,8 +70,10 @@ class AdamwCall(KernelCall):
             exp_avgs=(mean,),
             exp_avg_sqs=(square.square(),),
             steps=(self.steps[0].clone(),),
-            factor=None if self.factor is None else self.factor.clone(),
+            # Without their values: a skipped step, or NaN, would compare nothing.
+            factor=None if self.factor is None else self.factor.new_full((), 0.5),
             copies=() if not self.copies else (alike(self.copies[0].detach(), small_tensors.ROWS),),
+            found_inf=None if self.found_inf is None else self.found_inf.new_zeros(()),
         )
 
 
@@ -87,6 +91,7 @@ def adamw(
     maximize: bool = False,
     factor: Any = None,
     copies: Sequence[Any] = (),
+    found_inf: Any = None,
 ) -> None:
     """Update parameters, moments and step counters by one step of AdamW, in place.
 
@@ -105,6 +110,8 @@ def adamw(
         maximize: whether to ascend the gradient.
         factor: 0-d fp32 tensor by which each gradient is multiplied first, such as for clipping; None is 1.
         copies: 16-bit copies of the parameters, in the same shapes, to which the new values are written; may be empty.
+        found_inf: 0-d fp32 tensor, as in torch's fused optimizers: 1 skips the step, so that parameters, moments and
+            step counters are unchanged. 0 and None do not.
 
     Raises:
         KernelArgumentError: lists have different lengths, shapes do not match, two parameters share a counter, or a
@@ -158,6 +165,7 @@ def adamw(
                 maximize,
                 factor,
                 of(copies) if copies else (),
+                found_inf,
             )
         )
 

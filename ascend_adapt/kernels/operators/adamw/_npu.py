@@ -31,7 +31,9 @@ def supports(call: AdamwCall) -> str:
 
 
 def run(call: AdamwCall) -> None:
-    """Do one AdamW step."""
+    """Do one AdamW step. The host waits for ``found_inf``, because the operator cannot skip a step."""
+    if call.found_inf is not None and call.found_inf:
+        return
     call = in_dtype_of_parameters(call)
     for param, grad, mean, square, step in zip(
         call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, strict=True

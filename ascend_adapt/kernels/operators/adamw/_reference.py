@@ -14,6 +14,8 @@ def supports(call: AdamwCall) -> str:
 
 def run(call: AdamwCall) -> None:
     """Do one AdamW step."""
+    if call.found_inf is not None and call.found_inf:
+        return
     copies = call.copies or (None,) * len(call.params)
     for param, given, mean, square, step, copy in zip(
         call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, copies, strict=True

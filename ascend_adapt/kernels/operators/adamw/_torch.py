@@ -35,6 +35,8 @@ def run(call: AdamwCall) -> None:
         [],
         steps,
         fused=True,
+        # Not left to torch, whose copy to the host does not wait for the device.
+        found_inf=None if call.found_inf is None else call.found_inf.to(device),
         amsgrad=False,
         beta1=call.beta1,
         beta2=call.beta2,

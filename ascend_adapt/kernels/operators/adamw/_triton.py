@@ -57,13 +57,15 @@ def run(call: AdamwCall) -> None:
     lr = call.lr if isinstance(call.lr, torch.Tensor) else float(call.lr)
     _launch(
         len(table.chunks),
-        addresses.numbers, table.sizes, table.chunks, corrections, lr, call.factor, len(call.params),
-        float(call.weight_decay), float(call.beta1), float(1.0 - call.beta1), float(call.beta2),
+        addresses.numbers, table.sizes, table.chunks, corrections, lr, call.factor, call.found_inf,
+        len(call.params), float(call.weight_decay), float(call.beta1), float(1.0 - call.beta1), float(call.beta2),
         float(1.0 - call.beta2), float(call.eps), bool(call.maximize), isinstance(lr, torch.Tensor),
-        call.factor is not None, _DTYPES[call.grads[0].dtype],
+        call.factor is not None, call.found_inf is not None, _DTYPES[call.grads[0].dtype],
         _DTYPES[call.copies[0].dtype] if call.copies else -1, addresses.aligned, table.even, _TILE, _TILES,
         warps=_WARPS,
     )  # fmt: skip
+    if call.found_inf is not None:
+        torch._foreach_sub_(list(call.steps), [call.found_inf] * len(call.steps))
 
 
 class _Addresses:
@@ -157,16 +159,18 @@ def _store(address, offsets, values, mask, DTYPE: tl.constexpr, ALIGNED: tl.cons
 
 @triton.jit
 def _adamw_kernel(
-    addresses, sizes, chunks, corrections, lr, factor, tensors,
+    addresses, sizes, chunks, corrections, lr, factor, found_inf, tensors,
     weight_decay, beta1, rest1, beta2, rest2, eps, MAXIMIZE: tl.constexpr, LR_IS_TENSOR: tl.constexpr,
-    HAS_FACTOR: tl.constexpr, GRAD: tl.constexpr, COPY: tl.constexpr, ALIGNED: tl.constexpr, EVEN: tl.constexpr,
-    TILE: tl.constexpr, TILES: tl.constexpr,
+    HAS_FACTOR: tl.constexpr, MAY_SKIP: tl.constexpr, GRAD: tl.constexpr, COPY: tl.constexpr, ALIGNED: tl.constexpr,
+    EVEN: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Update one chunk of one parameter. ``addresses`` has rows of parameters, gradients, both moments and copies."""
     program = tl.program_id(0).to(tl.int64)
     which = tl.load(chunks + 2 * program).to(tl.int64)
     start = tl.load(chunks + 2 * program + 1).to(tl.int64) * (TILE * TILES)
     size = tl.load(sizes + which)
+    if MAY_SKIP:
+        size = tl.where(tl.load(found_inf) == 0.0, size, 0)  # of 0 elements, nothing is read or written
     if EVEN:
         size = tl.multiple_of(size, 16)
     row = addresses + which

@@ -99,7 +99,8 @@ def add_norm(
         bias: [D], or None; only for LayerNorm.
         eps: added to the variance, or to the mean square.
         rms: whether to compute RMSNorm instead of LayerNorm.
-        dropout_p: probability with which an element of the branch becomes 0; the others are scaled by 1 / (1 - p).
+        dropout_p: probability with which an element of the branch becomes 0; the others are scaled by 1 / (1 - p). A
+            backend may round it to a multiple of 2**-16.
         seed: int64 [1] on the device of ``x``; equal seeds give equal masks on one backend.
 
     Returns:

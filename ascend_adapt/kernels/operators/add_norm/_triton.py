@@ -68,8 +68,8 @@ class _AddNorm(torch.autograd.Function):
         _launch_forward(
             programs(rows, cut, x.device.type),
             x, branch, branch_bias, weight, bias, total, norm, mean, scale, seed, rows, columns, float(eps),
-            float(dropout_p), not rms, branch_bias is not None, bias is not None, dropout_p > 0, cut.rows, cut.width,
-            warps=cut.warps,
+            *_dropout(dropout_p), not rms, branch_bias is not None, bias is not None, dropout_p > 0,
+            cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
         ctx.rms, ctx.dropout_p = rms, dropout_p
         ctx.dtypes = branch_bias is not None and branch_bias.dtype, bias is not None and bias.dtype
@@ -89,40 +89,47 @@ class _AddNorm(torch.autograd.Function):
         # Each program sums the gradients of weight and biases over its rows. Adding these in order is deterministic.
         count = min(programs(rows, cut, total.device.type), _PER_PROCESSOR * multiprocessors(total.device))
         dx = torch.empty_like(total)
-        dropped = torch.empty_like(total) if ctx.dropout_p else dx
+        of_branch = torch.empty_like(total) if ctx.dropout_p else dx
         branch_dtype, bias_dtype = ctx.dtypes
         kinds = 1 + bool(branch_dtype) + bool(bias_dtype)
         sums = torch.empty(kinds, count, columns, dtype=torch.float32, device=total.device)
         _launch_gradient(
             count,
-            of_norm, of_total, total, weight, mean, scale, seed, dx, dropped, sums, rows, columns,
-            float(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype), bool(bias_dtype),
+            of_norm, of_total, total, weight, mean, scale, seed, dx, of_branch, sums, rows, columns,
+            *_dropout(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype), bool(bias_dtype),
             ctx.dropout_p > 0, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
         of_weight, *others = sums.sum(1)
         of_bias = others.pop().to(bias_dtype) if bias_dtype else None
         of_branch_bias = others.pop().to(branch_dtype) if branch_dtype else None
-        return dx, dropped, of_branch_bias, of_weight.to(weight.dtype), of_bias, None, None, None, None
+        return dx, of_branch, of_branch_bias, of_weight.to(weight.dtype), of_bias, None, None, None, None
 
 
 def _cut(columns: int, live: int) -> Tiles:
     """Return tiles of a few rows, so that loads of several rows are in flight while one row is summed."""
-    cut = tiles(max(columns, 4), live=live)
+    cut = tiles(max(columns, 8), live=live)
     rows = cut.rows * (_ROWS if cut.width <= _ROWS_UP_TO else 1)
     return replace(cut, rows=rows, warps=min(16, max(2, rows * cut.width // (32 * _OF_THREAD))))
 
 
+def _dropout(probability: float) -> tuple[int, float]:
+    """Return how many of 65536 elements are dropped, and the scale of the others: an element has 16 random bits."""
+    dropped = min(round(probability * 65536), 65535)
+    return dropped, 65536 / (65536 - dropped)
+
+
 @triton.jit
-def _kept(key, row, columns, dropout_p, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """Return which elements [ROWS, TILE] are kept. A call of Philox draws the numbers of four neighbours in a row."""
-    four = row * ((columns + 3) // 4) + tl.arange(0, TILE // 4)[None, :]
-    a, b, c, d = tl.rand4x(key, four, n_rounds=_ROUNDS)
-    return tl.join(tl.join(a, c), tl.join(b, d)).reshape(ROWS, TILE) >= dropout_p
+def _kept(key, row, columns, least, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """Return which elements [ROWS, TILE] are kept. A call of Philox draws the numbers of eight neighbours in a row."""
+    eight = row * ((columns + 7) // 8) + tl.arange(0, TILE // 8)[None, :]
+    a, b, c, d = tl.randint4x(key, eight, n_rounds=_ROUNDS)
+    four = tl.join(tl.join(a, c), tl.join(b, d)).to(tl.uint32, bitcast=True)
+    return tl.join(four, four << 16).reshape(ROWS, TILE) >= least
 
 
 @triton.jit
 def _add_norm_kernel(
-    x, branch, branch_bias, weight, bias, total, norm, mean, scale, seed, rows, columns, eps, dropout_p,
+    x, branch, branch_bias, weight, bias, total, norm, mean, scale, seed, rows, columns, eps, dropped, kept_scale,
     CENTRED: tl.constexpr, BRANCH_BIAS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -135,6 +142,7 @@ def _add_norm_kernel(
         b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
     if DROPOUT:
         key = tl.load(seed)
+        least = tl.full((), dropped, tl.uint32) << 16
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)[:, None]
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
@@ -142,8 +150,8 @@ def _add_norm_kernel(
         if BRANCH_BIAS:
             values += added
         if DROPOUT:
-            kept = _kept(key, row, columns, dropout_p, ROWS, TILE)
-            values = tl.where(kept, values / (1.0 - dropout_p), 0.0)
+            kept = _kept(key, row, columns, least, ROWS, TILE)
+            values = tl.where(kept, values * kept_scale, 0.0)
         values += tl.load(x + place, mask=here, other=0.0).to(tl.float32)
         rounded = values.to(total.dtype.element_ty)
         tl.store(total + place, rounded, mask=here)
@@ -162,7 +170,7 @@ def _add_norm_kernel(
 
 @triton.jit
 def _add_norm_gradient_kernel(
-    of_norm, of_total, total, weight, mean, scale, seed, dx, dropped, sums, rows, columns, dropout_p,
+    of_norm, of_total, total, weight, mean, scale, seed, dx, of_branch, sums, rows, columns, dropped, kept_scale,
     CENTRED: tl.constexpr, OF_TOTAL: tl.constexpr, BRANCH_BIAS: tl.constexpr, BIAS: tl.constexpr,
     DROPOUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -176,6 +184,7 @@ def _add_norm_gradient_kernel(
         sum_d = tl.zeros((ROWS, TILE), tl.float32)
     if DROPOUT:
         key = tl.load(seed)
+        least = tl.full((), dropped, tl.uint32) << 16
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)[:, None]
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
@@ -198,9 +207,9 @@ def _add_norm_gradient_kernel(
         if BIAS:
             sum_b += g
         if DROPOUT:
-            kept = _kept(key, row, columns, dropout_p, ROWS, TILE)
-            d = tl.where(kept, d / (1.0 - dropout_p), 0.0)
-            tl.store(dropped + place, d.to(dropped.dtype.element_ty), mask=here)
+            kept = _kept(key, row, columns, least, ROWS, TILE)
+            d = tl.where(kept, d * kept_scale, 0.0)
+            tl.store(of_branch + place, d.to(of_branch.dtype.element_ty), mask=here)
         if BRANCH_BIAS:
             sum_d += d
     place = sums + tl.program_id(0) * columns + column
