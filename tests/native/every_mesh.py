@@ -30,6 +30,8 @@ ON_2 = [
     Case("glm: pipeline", "glm", {"pipeline": 2}),
     Case("glm: zero-2", "glm", {"data": 2, "zero_stage": 2, "recompute": "full"}),
     Case("uneven stages", "gpt2", {"pipeline": 2, "stages": [1, 3]}),
+    Case("interleaved, uneven", "gpt2", {"pipeline": 2, "virtual_stages": 2, "stages": [2, 1, 1, 0]}),
+    Case("embedding and head alone", "neox", {"pipeline": 2, "virtual_stages": 2, "stages": [0, 2, 2, 0]}),
     Case("fewer micro batches than stages", "gpt2", {"pipeline": 2, "micro": 8}),
 ]
 ON_4 = [

@@ -229,6 +229,96 @@ def test_interleaved_stages():
     assert (config.parallel.virtual_stages, config.parallel.stages) == (2, (3,) * 8)
 
 
+CORE = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "more", "stages", "version"),
+    [
+        (2, "--decoder-first-pipeline-num-layers 13", (13, 11), "core_v0.9.0"),
+        (2, "--decoder-last-pipeline-num-layers 10", (14, 10), "core_v0.9.0"),
+        (2, "--decoder-first-pipeline-num-layers 13 --decoder-last-pipeline-num-layers 11", (13, 11), "core_v0.9.0"),
+        (4, "--decoder-first-pipeline-num-layers 7 --decoder-last-pipeline-num-layers 5", (7, 6, 6, 5), "core_v0.9.0"),
+        (4, "--decoder-last-pipeline-num-layers 3", (7, 7, 7, 3), "core_v0.9.0"),
+        (5, "--account-for-loss-in-pipeline-split", (5, 5, 5, 5, 4), "d98e8a64"),
+        (
+            2,
+            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
+            "--num-virtual-stages-per-pipeline-rank 13",
+            (0, *(1,) * 24, 0),
+            "d98e8a64",
+        ),
+        (
+            2,
+            "--num-virtual-stages-per-pipeline-rank 2 --decoder-first-pipeline-num-layers 14",
+            (7, 5, 7, 5),
+            "d98e8a64",
+        ),
+        (
+            5,
+            "--account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 1",
+            (*(1,) * 24, 0),
+            "d98e8a64",
+        ),
+        (2, "--pipeline-model-parallel-layout Et*7|t*6|t*6|t*5L", (7, 6, 6, 5), "d98e8a64"),
+        (4, "--pipeline-model-parallel-layout E,t*4|(tt|)*5,t*10|L", (4, *(2,) * 5, 10, 0), "d98e8a64"),
+    ],
+)
+def test_stages_of_unequal_size(pipeline, more, stages, version):
+    words = [*CORE.split(), "--pipeline-model-parallel-size", str(pipeline), "--global-batch-size", "80", *more.split()]
+    recipe = megatron.read(words)
+    assert version in recipe.source
+    parallel = recipe.build(pipeline)[0].parallel
+    assert parallel.stages == stages
+    assert parallel.virtual_stages == len(stages) // pipeline
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "--decoder-first-pipeline-num-layers 13 --decoder-last-pipeline-num-layers 12",
+            "--decoder-first-pipeline-num-layers 13, --decoder-last-pipeline-num-layers 12: -1 of 24 layers remain for "
+            "the other 0 of 2 pipeline stages, expected",
+        ),
+        ("--decoder-last-pipeline-num-layers 24", "last-pipeline-num-layers 24: 0 of 24 layers remain for the other 1"),
+        ("--decoder-first-pipeline-num-layers 0", "--decoder-first-pipeline-num-layers: 0, expected at least 1"),
+        (
+            "--decoder-first-pipeline-num-layers 14 --num-layers-per-virtual-pipeline-stage 6",
+            "--num-layers-per-virtual-pipeline-stage: given with an uneven first or last stage, expected "
+            "--num-virtual-stages-per-pipeline-rank",
+        ),
+        (
+            "--decoder-first-pipeline-num-layers 13 --num-virtual-stages-per-pipeline-rank 2",
+            "layers of a pipeline rank: 13, expected a multiple of virtual stages 2",
+        ),
+        (
+            "--decoder-first-pipeline-num-layers 13 --account-for-loss-in-pipeline-split",
+            "several ways to divide the layers, expected one",
+        ),
+        (
+            "--account-for-loss-in-pipeline-split",
+            "num_layers and loss: 25, expected a multiple of pipeline stages 2",
+        ),
+        (
+            "--num-layers-per-virtual-pipeline-stage 6 --num-virtual-stages-per-pipeline-rank 2",
+            "each sets the virtual stages, expected one",
+        ),
+        (
+            "--pipeline-model-parallel-layout Et*12|t*12L --num-virtual-stages-per-pipeline-rank 1",
+            "each sets the virtual stages, expected one",
+        ),
+        ("--pipeline-model-parallel-layout E|(tt|)*12,L|", "stages of --pipeline-model-parallel-layout: 15, expected"),
+        ("--pipeline-model-parallel-layout Et*12|t*11mL", "has 'm', expected E"),
+        ("--pipeline-model-parallel-layout Et*12|t*11L", "has 23 layers, 1 E and 1 L, expected E first, the 24 layers"),
+        ("--pipeline-model-parallel-layout t*12|Et*12L", "has 24 layers, 1 E and 1 L, expected E first"),
+    ],
+)
+def test_stages_that_cannot_be_made(more, message):
+    with pytest.raises(ConfigError, match=message):
+        read(f"--pipeline-model-parallel-size 2 {more}", base=CORE)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
