@@ -64,7 +64,7 @@ ROWS = {
     "zero1-ddp": Row(f"ddp-compiled {TWO}", 60),
     "pipeline-interleaved": Row(f"native {PIPELINE} --arguments '--num-layers-per-virtual-pipeline-stage 6'", 30),
     "pipeline-interleaved-balanced": Row(
-        f"native {PIPELINE} --arguments '--num-layers-per-virtual-pipeline-stage 6' --stages 7 6 6 5", 30
+        f"native {PIPELINE} --arguments '--num-layers-per-virtual-pipeline-stage 6' --stages 6 7 7 4", 30
     ),
     "pipeline-megatron": Row(f"megatron-core {PIPELINE} --steps 4", 50),
     "one-minimal": Row("minimal-gpt-compiled", 70),
