@@ -28,10 +28,11 @@ from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule
 from ascend_adapt.recipes.megatron_ignored import IGNORED
 from ascend_adapt.recipes.megatron_model import read_model, read_seq_length
 from ascend_adapt.recipes.megatron_schedule import read_schedule
-from ascend_adapt.recipes.megatron_stages import Stages, read_stages
+from ascend_adapt.recipes.megatron_stages import read_megatron_stages
 from ascend_adapt.recipes.options import UNKNOWN, Options
 from ascend_adapt.recipes.parallel_sizes import check_ranks, tensor_and_pipeline
 from ascend_adapt.recipes.recipe import Recipe
+from ascend_adapt.recipes.stages import Stages
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
 # In order of preference: the first version that has every given option is used. The fork of the guides comes first.
@@ -51,6 +52,7 @@ def read(argv: Sequence[str]) -> Recipe:
     version, given, problems = parse("megatron", rest, VERSIONS, own.upstream_version)
     if own.exit_interval is not None:
         given["exit_interval"] = own.exit_interval
+    given |= own.stages
 
     def build(world_size: int) -> tuple[TrainConfig, list[str]]:
         options = Options(version, given, IGNORED, problems)
@@ -65,7 +67,7 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
     attempt = options.attempt
     options.require("num_layers", "hidden_size", "num_attention_heads", "micro_batch_size", "lr")
     deepspeed = attempt(_deepspeed, options, notes)
-    stages = attempt(read_stages, options, deepspeed)
+    stages = attempt(read_megatron_stages, options, deepspeed)
     parallel = attempt(_parallel, options, world_size, deepspeed, stages)
     batch = attempt(_batch, options, parallel, deepspeed)
     length = attempt(_length, options)

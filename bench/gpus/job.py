@@ -104,7 +104,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--shape", choices=SHAPES, default="1.3B")
     made.add_argument("--tensor", type=int, default=1, help="tensor-parallel ranks, with sequence parallelism")
     made.add_argument("--pipeline", type=int, default=1)
-    made.add_argument("--stages", type=int, nargs="+", help="layers of each pipeline stage (default: the same number)")
     made.add_argument("--zero", type=int, default=0)
     made.add_argument("--micro-batch", type=int, default=4)
     made.add_argument("--accumulation", type=int, default=1, help="micro batches per step on each data-parallel rank")
@@ -128,9 +127,7 @@ def config_of(options: argparse.Namespace) -> Any:
     config = SHAPES[options.shape].config(
         options.micro_batch, options.accumulation, steps, 0.0, options.words, extra, ranks=options.ranks, data=data
     )
-    # Megatron's options for stages exist in versions that read samples in another order than the other rows.
-    stages = config.parallel.stages if options.stages is None else tuple(options.stages)
-    return replace(config, parallel=replace(config.parallel, zero_stage=options.zero, stages=stages))
+    return replace(config, parallel=replace(config.parallel, zero_stage=options.zero))
 
 
 def measure_rank(options: argparse.Namespace) -> dict[str, Any]:
@@ -203,5 +200,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 if __name__ == "__main__":
     asked = parser().parse_args()
     if asked.tiny:
-        asked.shape, asked.steps, asked.warm_up, asked.micro_batch, asked.stages = "tiny", 2, 1, 2, None
+        asked.shape, asked.steps, asked.warm_up, asked.micro_batch = "tiny", 2, 1, 2
+        asked.arguments = ""  # written for the layers of another shape
     print(json.dumps(measure(asked) if asked.words is None else measure_rank(asked)))
