@@ -34,6 +34,7 @@ class NativeRun:
             ConfigError: the dialect's arguments are invalid or do not match the world size.
         """
         from ascend_adapt.config.profile_config import Profile, read_profile
+        from ascend_adapt.config.stage_balance import unbalanced
         from ascend_adapt.config.text_samples import read_text_samples
 
         config, notes = self.recipe.build(world_size)
@@ -47,6 +48,8 @@ class NativeRun:
             config = dataclasses.replace(config, text_samples=samples)
         if asked.eval_only:
             config = config.for_evaluation()
+        if (note := unbalanced(config)) is not None:
+            notes = [*notes, note]
         return Configured(config, tuple(notes))
 
 
