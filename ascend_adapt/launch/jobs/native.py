@@ -148,6 +148,6 @@ def prepare(request: Request) -> NativeRun:
 
 
 def _layers(stages: tuple[int, ...], pipeline_rank: int, pipeline: int) -> list[list[int]]:
-    """Return the first and last layer of each stage on a pipeline rank."""
-    firsts = [sum(stages[:stage]) for stage in range(len(stages))]
-    return [[firsts[stage], firsts[stage] + stages[stage] - 1] for stage in range(pipeline_rank, len(stages), pipeline)]
+    """Return the first and last layer of each stage on a pipeline rank that has layers."""
+    mine = [stage for stage in range(pipeline_rank, len(stages), pipeline) if stages[stage]]
+    return [[sum(stages[:stage]), sum(stages[: stage + 1]) - 1] for stage in mine]
