@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ascend_adapt.config.model_config import Model
-from ascend_adapt.config.partition import balanced_stages
+from ascend_adapt.config.partition import balanced_stages, uneven_ranks
 from ascend_adapt.config.yaml_file import model_from_dict
 from ascend_adapt.errors import CheckpointError
 
@@ -29,6 +29,7 @@ class Output:
     ``done`` is called with the number of bytes written.
 
     ``tensor`` and ``pipeline`` are the parallel sizes of the files; ``version`` is the upstream version, or None.
+    ``first`` and ``last`` are the numbers of layers of the first and the last pipeline stage, None if not given.
     """
 
     model: Model
@@ -38,11 +39,21 @@ class Output:
     tensor: int = 1
     pipeline: int = 1
     version: str | None = None
+    first: int | None = None
+    last: int | None = None
 
     def stages(self) -> list[range]:
-        """Return the blocks of each pipeline stage."""
+        """Return the blocks of each pipeline stage.
+
+        Raises:
+            ConfigError: the layers cannot be divided over the stages.
+        """
+        layers, pipeline = self.model.num_layers, max(self.pipeline, 1)
+        is_uneven = (self.first, self.last) != (None, None)
         found, begin = [], 0
-        for count in balanced_stages(self.model.num_layers, max(self.pipeline, 1)):
+        for count in (
+            uneven_ranks(layers, pipeline, self.first, self.last) if is_uneven else balanced_stages(layers, pipeline)
+        ):
             found.append(range(begin, begin + count))
             begin += count
         return found

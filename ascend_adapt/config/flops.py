@@ -8,7 +8,7 @@ megatron/logging.py get_flops, whose attention term is five times the usual one.
 from __future__ import annotations
 
 from ascend_adapt.config.memory_estimate import total_parameters
-from ascend_adapt.config.train_config import TrainConfig
+from ascend_adapt.config.train_config import Model, TrainConfig
 
 # Dense half-precision FLOP/s from the vendors' data sheets; no data sheet was available for Ascend devices.
 _PEAK = {"A100": 312e12, "H100": 989e12, "H100 PCIe": 756e12, "H200": 989e12}
@@ -20,11 +20,20 @@ def model_flops(config: TrainConfig, samples: int) -> float:
     As in the upstream programs, recomputation does not count, and attention counts as if it were not masked.
     """
     model, length = config.model, config.data.seq_length
+    return 3 * samples * length * (model.num_layers * layer_flops(model, length) + head_flops(model))
+
+
+def layer_flops(model: Model, length: int) -> float:
+    """FLOPs of one layer per token, forward, in sequences of this length."""
     hidden, ratio = model.hidden_size, model.head_dim * model.num_heads / model.hidden_size
     attention = (1 + model.num_query_groups / model.num_heads + length / hidden) * ratio
     mlp = model.ffn_hidden_size / hidden * (1.5 if model.gated else 1.0)
-    logits = model.padded_vocab_size / (2 * model.num_layers * hidden)
-    return 12 * samples * length * model.num_layers * hidden**2 * (attention + mlp + logits)
+    return 4 * hidden**2 * (attention + mlp)
+
+
+def head_flops(model: Model) -> float:
+    """FLOPs of the output layer per token, forward."""
+    return 2.0 * model.hidden_size * model.padded_vocab_size
 
 
 def dialect_flops(config: TrainConfig, samples: int) -> float:

@@ -6,16 +6,14 @@ from ascend_adapt.config.checks import at_least, divides
 from ascend_adapt.errors import ConfigError
 
 
-def even_stages(num_layers: int, pipeline: int, virtual_stages: int = 1) -> tuple[int, ...]:
-    """Layers of each pipeline stage, the same number in every stage, as in Megatron.
+def even_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
+    """Layers of each pipeline stage, the same number in every stage.
 
     Raises:
         ConfigError: the layers cannot be divided evenly.
     """
-    at_least("virtual stages", virtual_stages, 1)
-    stages = pipeline * virtual_stages
-    divides("num_layers", num_layers, "pipeline stages", stages)
-    return (num_layers // stages,) * stages
+    divides("num_layers", num_layers, "pipeline stages", pipeline)
+    return (num_layers // pipeline,) * pipeline
 
 
 def balanced_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
@@ -32,6 +30,29 @@ def balanced_stages(num_layers: int, pipeline: int) -> tuple[int, ...]:
         )
     each, more = divmod(num_layers, pipeline)
     return (each + 1,) * more + (each,) * (pipeline - more)
+
+
+def uneven_ranks(num_layers: int, pipeline: int, first: int | None, last: int | None) -> tuple[int, ...]:
+    """Layers of each pipeline rank: ``first`` and ``last`` on these ranks if given, the rest divided evenly.
+
+    They are Megatron-core's --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers.
+
+    Raises:
+        ConfigError: a number is below 1, or the remaining layers cannot be divided evenly over the remaining ranks.
+    """
+    given = {"--decoder-first-pipeline-num-layers": first, "--decoder-last-pipeline-num-layers": last}
+    fixed = {name: layers for name, layers in given.items() if layers is not None}
+    for name, layers in fixed.items():
+        at_least(name, layers, 1)
+    rest, ranks = num_layers - sum(fixed.values()), pipeline - len(fixed)
+    middle = rest // ranks if ranks > 0 else 0
+    if ranks < 0 or middle * ranks != rest or (ranks and middle < 1):
+        stated = ", ".join(f"{name} {layers}" for name, layers in fixed.items())
+        raise ConfigError(
+            f"{stated}: {rest} of {num_layers} layers remain for the other {ranks} of {pipeline} pipeline stages, "
+            "expected the same number for each, at least 1 — change one of them"
+        )
+    return (*(() if first is None else (first,)), *(middle,) * ranks, *(() if last is None else (last,)))
 
 
 def padded(vocab_size: int, multiple: int, tensor: int) -> int:

@@ -408,10 +408,10 @@ class TrainConfig:
                 f"stages: {len(parallel.stages)}, expected {parallel.pipeline} pipeline ranks x "
                 f"{parallel.virtual_stages} virtual stages — set the number of layers of each"
             )
-        if sum(parallel.stages) != self.model.num_layers:
+        if sum(parallel.stages) != self.model.num_layers or min(parallel.stages) < 0:
             raise ConfigError(
-                f"stages: {sum(parallel.stages)} layers in all, expected {self.model.num_layers} — correct "
-                f"{parallel.stages}"
+                f"stages: {parallel.stages}, expected numbers of at least 0 whose sum is {self.model.num_layers}, the "
+                "number of layers — correct them"
             )
 
     def _check_profile(self) -> None:

@@ -49,6 +49,14 @@ def add_convert(commands: Any) -> argparse.ArgumentParser:
         metavar="N",
         help="pipeline-parallel size, for neox and megatron; 0: GPT-NeoX without a pipeline",
     )
+    for place in ("first", "last"):
+        parser.add_argument(
+            f"--decoder-{place}-pipeline-num-layers",
+            dest=place,
+            type=int,
+            metavar="N",
+            help=f"layers of the {place} pipeline stage, for megatron and megatron-core's torch format",
+        )
     parser.add_argument(
         "--upstream-version",
         "--upstream-line",
@@ -112,6 +120,12 @@ def _convert(known: argparse.Namespace) -> int:
             f"{', '.join(wrong)}: expected at least 1 (--pp 0: GPT-NeoX without a pipeline) — correct it"
         )
     _check_of_core(known)
+    has_stages = known.to in ("megatron", "megatron-core") and known.ckpt_format != "torch_dist"
+    if (known.first, known.last) != (None, None) and not has_stages:
+        raise SettingsError(
+            f"--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers: given for "
+            f"{known.ckpt_format or known.to}, whose files do not depend on the sizes of stages — omit them"
+        )
     if (known.to in ("hf", "native") or known.ckpt_format == "torch_dist") and (known.tp, known.pp) != (1, 1):
         raise SettingsError(
             f"--tp, --pp: given for {known.ckpt_format or known.to}, whose files do not depend on parallel sizes — "
@@ -131,6 +145,8 @@ def _convert(known: argparse.Namespace) -> int:
             given=Given([Path(one) for one in known.config], master_weights=known.master_weights),
             tensor=known.tp,
             pipeline=known.pp,
+            first=known.first,
+            last=known.last,
             version=known.upstream_version,
             ckpt_format=known.ckpt_format or "torch",
             transformer_impl=known.transformer_impl or "local",

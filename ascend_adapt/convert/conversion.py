@@ -36,6 +36,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 class Request:
     """Conversion request. ``dtype`` None keeps the source's; ``vocab_size`` is the number of ids, None if unknown.
 
+    ``first`` and ``last`` are the numbers of layers of the first and the last pipeline stage, None if not given.
     ``ckpt_format`` (torch, torch_dist) and ``transformer_impl`` (local, transformer_engine) apply to Megatron-core.
     """
 
@@ -46,6 +47,8 @@ class Request:
     given: Given = Given()
     tensor: int = 1
     pipeline: int = 1
+    first: int | None = None
+    last: int | None = None
     version: str | None = None
     ckpt_format: str = "torch"
     transformer_impl: str = "local"
@@ -99,7 +102,17 @@ def convert(request: Request, progress: Callable[[int, int], None] = lambda done
             tensor = with_rows(tensor, model.padded_vocab_size, model.vocab_size)
         return tensor.to(dtype)
 
-    output = Output(model, read, done, dtype, request.tensor, request.pipeline, request.version)
+    output = Output(
+        model,
+        read,
+        done,
+        dtype,
+        request.tensor,
+        request.pipeline,
+        request.version,
+        first=request.first,
+        last=request.last,
+    )
     with unfinished(request.output) as folder:
         _writer(request)(output, folder)
         if source.differing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from ascend_adapt import extensions
@@ -13,6 +13,11 @@ from ascend_adapt.errors import ConfigError
 from ascend_adapt.recipes.options import Options, Version, choose_version
 
 SCHEDULE_OPTIONS = ("override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler")
+STAGE_OPTIONS = {
+    "decoder-first-pipeline-num-layers": int,
+    "decoder-last-pipeline-num-layers": int,
+    "pipeline-model-parallel-layout": str,
+}
 _TYPES = {"int": int, "float": float}
 _STRAY = "belongs to no option, expected --name value — correct the command line"
 
@@ -28,6 +33,8 @@ class OwnOptions:
     check_for_nan_in_loss_and_grad: bool = True
     override_opt_param_scheduler: bool = False
     use_checkpoint_opt_param_scheduler: bool = False
+    stages: Mapping[str, Any] = field(default_factory=dict)
+    """The given ones of STAGE_OPTIONS, by dest."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,12 +49,15 @@ def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
     parser.add_argument("--log-format", choices=extensions.names(LOG_FORMATS, "megatron"))
     parser.add_argument("--vocab-size", "--vocab_size", type=int)
     parser.add_argument("--exit-interval", "--exit_interval", type=int)
-    # Megatron-core's options, accepted for every dialect. They may be added to resume a run, so they must not determine
-    # its version.
+    # Megatron-core's options, accepted for every dialect. They may be added to resume a run or to balance its pipeline,
+    # so they must not determine its version.
     for name in ("no-check-for-nan-in-loss-and-grad", *SCHEDULE_OPTIONS):
         spellings = (f"--{one}" for one in (name, name.replace("_", "-"), name.replace("-", "_")))
         parser.add_argument(*dict.fromkeys(spellings), action="store_true")
+    for name, kind in STAGE_OPTIONS.items():
+        parser.add_argument(f"--{name}", f"--{name.replace('-', '_')}", type=kind)
     known, rest = parser.parse_known_args(list(argv))
+    stages = {name: getattr(known, name) for name in (one.replace("-", "_") for one in STAGE_OPTIONS)}
     return OwnOptions(
         known.upstream_version,
         known.log_format,
@@ -56,6 +66,7 @@ def take_own_options(argv: Sequence[str]) -> tuple[OwnOptions, list[str]]:
         not known.no_check_for_nan_in_loss_and_grad,
         known.override_opt_param_scheduler,
         known.use_checkpoint_opt_param_scheduler,
+        {name: value for name, value in stages.items() if value is not None},
     ), rest
 
 

@@ -36,6 +36,7 @@ from ascend_adapt.recipes.glm_shell import started
 from ascend_adapt.recipes.options import UNKNOWN, Options
 from ascend_adapt.recipes.parallel_sizes import check_ranks
 from ascend_adapt.recipes.recipe import Recipe
+from ascend_adapt.recipes.stages import read_stages
 from ascend_adapt.recipes.vocabulary import read_vocabulary
 from ascend_adapt.whole_numbers import whole_number
 
@@ -97,7 +98,7 @@ def _config(
     options.require("num_layers", "hidden_size", "num_attention_heads")
     attempt(_check_kind, options)
     file = attempt(_deepspeed, options)
-    parallel = attempt(_parallel, options, world_size, file, pipeline)
+    parallel = attempt(_parallel, options, own, world_size, file, pipeline)
     batch = attempt(_batch, options, parallel, file)
     vocabulary = attempt(glm_samples.vocabulary, options)
     finetunes = bool(options("finetune") and options("task"))
@@ -175,19 +176,21 @@ def _number(file: dict[str, Any], name: str, otherwise: float) -> float:
     return float(value)
 
 
-def _parallel(options: Options, world_size: int, file: dict[str, Any], stages: str | None) -> Parallel:
+def _parallel(options: Options, own: OwnOptions, world_size: int, file: dict[str, Any], stated: str | None) -> Parallel:
     tensor = options.size("model_parallel_size")
-    pipeline = 1 if stages is None else whole_number(stages)
+    pipeline = 1 if stated is None else whole_number(stated)
     if pipeline is None:
-        raise ConfigError(f"--pipeline-model-parallel-size: {stages!r}, expected a number — correct it")
+        raise ConfigError(f"--pipeline-model-parallel-size: {stated!r}, expected a number — correct it")
     pipeline = max(pipeline, 1)
     check_ranks(world_size, {"model parallel": tensor, "pipeline": pipeline}, "--nproc")
+    virtual, stages = read_stages(own, options.size("num_layers"), pipeline, balanced_stages)
     zero, offload = deepspeed_json.zero_stage(file.get("zero_optimization"))
     return Parallel(
         tensor=tensor,
         pipeline=pipeline,
         data=world_size // tensor // pipeline,
-        stages=balanced_stages(options.size("num_layers"), pipeline),
+        virtual_stages=virtual,
+        stages=stages,
         zero_stage=zero,
         offload_optimizer=offload,
         recompute="full" if options("checkpoint_activations") else "none",

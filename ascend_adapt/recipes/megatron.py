@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from ascend_adapt.config.batches import check_rampup, iterations_for, resolve_batch
-from ascend_adapt.config.partition import balanced_stages, even_stages
 from ascend_adapt.config.train_config import (
     Batch,
     Checkpoint,
@@ -29,9 +28,11 @@ from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule
 from ascend_adapt.recipes.megatron_ignored import IGNORED
 from ascend_adapt.recipes.megatron_model import read_model, read_seq_length
 from ascend_adapt.recipes.megatron_schedule import read_schedule
+from ascend_adapt.recipes.megatron_stages import read_megatron_stages
 from ascend_adapt.recipes.options import UNKNOWN, Options
 from ascend_adapt.recipes.parallel_sizes import check_ranks, tensor_and_pipeline
 from ascend_adapt.recipes.recipe import Recipe
+from ascend_adapt.recipes.stages import Stages
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
 # In order of preference: the first version that has every given option is used. The fork of the guides comes first.
@@ -51,6 +52,7 @@ def read(argv: Sequence[str]) -> Recipe:
     version, given, problems = parse("megatron", rest, VERSIONS, own.upstream_version)
     if own.exit_interval is not None:
         given["exit_interval"] = own.exit_interval
+    given |= own.stages
 
     def build(world_size: int) -> tuple[TrainConfig, list[str]]:
         options = Options(version, given, IGNORED, problems)
@@ -65,7 +67,8 @@ def _config(options: Options, own: OwnOptions, world_size: int, notes: list[str]
     attempt = options.attempt
     options.require("num_layers", "hidden_size", "num_attention_heads", "micro_batch_size", "lr")
     deepspeed = attempt(_deepspeed, options, notes)
-    parallel = attempt(_parallel, options, world_size, deepspeed)
+    stages = attempt(read_megatron_stages, options, deepspeed)
+    parallel = attempt(_parallel, options, world_size, deepspeed, stages)
     batch = attempt(_batch, options, parallel, deepspeed)
     length = attempt(_length, options)
     iterations, samples = attempt(_counted, length, batch, parallel, otherwise=(UNKNOWN, UNKNOWN))
@@ -124,12 +127,10 @@ def _deepspeed(options: Options, notes: list[str]) -> dict[str, Any]:
     return {"zero_optimization": content.get("zero_optimization", {})}
 
 
-def _parallel(options: Options, world_size: int, deepspeed: dict[str, Any]) -> Parallel:
+def _parallel(options: Options, world_size: int, deepspeed: dict[str, Any], stages: tuple[int, Stages]) -> Parallel:
     tensor, pipeline = tensor_and_pipeline(options)
     check_ranks(world_size, {"tensor": tensor, "pipeline": pipeline}, "--nproc")
-    layers = options.size("num_layers")
-    virtual = _virtual_stages(options, layers, pipeline)
-    uneven = bool(deepspeed.get("switched_on")) and virtual == 1
+    virtual, layers = stages
     stage, offload = deepspeed_json.zero_stage(deepspeed.get("zero_optimization"))
     if options("use_distributed_optimizer", False):
         stage = max(stage, 1)
@@ -144,28 +145,13 @@ def _parallel(options: Options, world_size: int, deepspeed: dict[str, Any]) -> P
         pipeline=pipeline,
         data=world_size // tensor // pipeline,
         virtual_stages=virtual,
-        stages=balanced_stages(layers, pipeline) if uneven else even_stages(layers, pipeline, virtual),
+        stages=layers,
         sequence=options("sequence_parallel", False) and tensor > 1,
         zero_stage=stage,
         offload_optimizer=offload,
         recompute=recompute,
         recompute_layers=layers_kept,
     )
-
-
-def _virtual_stages(options: Options, layers: int, pipeline: int) -> int:
-    stages = options("num_virtual_stages_per_pipeline_rank")
-    if stages is not None:
-        return int(stages)
-    each = options("num_layers_per_virtual_pipeline_stage")
-    if each is None:
-        return 1
-    if each < 1 or layers % (pipeline * each):
-        raise ConfigError(
-            f"--num-layers-per-virtual-pipeline-stage: {each}, expected a divisor of {layers} layers / {pipeline} "
-            "stages — change one of them"
-        )
-    return int(layers // pipeline // each)
 
 
 def _recompute(options: Options) -> tuple[str, int]:

@@ -30,6 +30,7 @@ from ascend_adapt.recipes.neox_model import check_attention, read_model
 from ascend_adapt.recipes.options import UNKNOWN, Options, Version, choose_version
 from ascend_adapt.recipes.parallel_sizes import check_ranks
 from ascend_adapt.recipes.recipe import Recipe
+from ascend_adapt.recipes.stages import read_stages
 from ascend_adapt.recipes.vocabulary import Vocabulary, read_vocabulary
 
 # In order of preference: the first version that has every given key is used. The version of the guides comes first.
@@ -164,7 +165,7 @@ def _config(options: Options, own: OwnOptions, version: Version, world_size: int
     attempt = options.attempt
     options.require("num_layers", "hidden_size", "num_attention_heads", "train_iters", "seq_length")
     attempt(_check_extra, options)
-    parallel = attempt(_parallel, options, world_size)
+    parallel = attempt(_parallel, options, own, world_size)
     vocabulary = attempt(_vocabulary, options, own, otherwise=Vocabulary(1, None))
     iterations = attempt(options.required, "train_iters")
     lr, optimizer = attempt(neox_optimizer.optimizer, options, otherwise=(UNKNOWN, UNKNOWN))
@@ -216,7 +217,7 @@ def _check_extra(options: Options) -> None:
         raise ConfigError(f"deepspeed_extra_args: {', '.join(meant)}, expected these as top-level keys — move them")
 
 
-def _parallel(options: Options, world_size: int) -> Parallel:
+def _parallel(options: Options, own: OwnOptions, world_size: int) -> Parallel:
     tensor, pipeline = max(options("model_parallel_size"), 1), max(options("pipe_parallel_size"), 1)
     check_ranks(world_size, {"pipe-parallel-size": pipeline, "model-parallel-size": tensor}, "the ranks")
     method = options("pipe_partition_method")
@@ -226,11 +227,13 @@ def _parallel(options: Options, world_size: int) -> Parallel:
             "splits stages only by layers"
         )
     stage, offload = deepspeed_json.zero_stage(options("zero_optimization"))
+    virtual, stages = read_stages(own, options.size("num_layers"), pipeline, balanced_stages)
     return Parallel(
         tensor=tensor,
         pipeline=pipeline,
         data=world_size // tensor // pipeline,
-        stages=balanced_stages(options.size("num_layers"), pipeline),
+        virtual_stages=virtual,
+        stages=stages,
         sequence=options("sequence_parallel", False) and tensor > 1,
         zero_stage=stage,
         offload_optimizer=offload,

@@ -31,6 +31,7 @@ from ascend_adapt.recipes.command_line import OwnOptions, parse, resume_schedule
 from ascend_adapt.recipes.options import UNKNOWN, Options
 from ascend_adapt.recipes.parallel_sizes import check_ranks, tensor_and_pipeline
 from ascend_adapt.recipes.recipe import Recipe
+from ascend_adapt.recipes.stages import read_stages
 
 VERSIONS = ("gpt",)
 
@@ -83,7 +84,7 @@ def _several_hosts(options: Options) -> dict[str, Any]:
 
 def _config(options: Options, own: OwnOptions, world_size: int) -> TrainConfig:
     attempt = options.attempt
-    parallel = attempt(_parallel, options, world_size)
+    parallel = attempt(_parallel, options, own, world_size)
     batch = attempt(_batch, options, parallel)
     iterations = attempt(_iterations, options, batch)
     vocabulary = own.vocab_size or options("vocab_size")
@@ -151,14 +152,16 @@ def _checkpoint(options: Options, own: OwnOptions) -> Checkpoint:
     )
 
 
-def _parallel(options: Options, world_size: int) -> Parallel:
+def _parallel(options: Options, own: OwnOptions, world_size: int) -> Parallel:
     tensor, pipeline = tensor_and_pipeline(options)
     check_ranks(world_size, {"tensor": tensor, "pipeline": pipeline}, "--num-gpus-per-node, --num-nodes")
+    virtual, stages = read_stages(own, options.size("num_layers"), pipeline, even_stages)
     return Parallel(
         tensor=tensor,
         pipeline=pipeline,
         data=world_size // tensor // pipeline,
-        stages=even_stages(options.size("num_layers"), pipeline),
+        virtual_stages=virtual,
+        stages=stages,
         recompute="full" if options("checkpoint_activations") else "none",
     )
 

@@ -201,4 +201,5 @@ if __name__ == "__main__":
     asked = parser().parse_args()
     if asked.tiny:
         asked.shape, asked.steps, asked.warm_up, asked.micro_batch = "tiny", 2, 1, 2
+        asked.arguments = ""  # written for the layers of another shape
     print(json.dumps(measure(asked) if asked.words is None else measure_rank(asked)))

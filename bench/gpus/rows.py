@@ -41,6 +41,8 @@ ROWS = {
     "tensor": Row(f"native {TENSOR}", 40),
     "zero1": Row(f"native {TWO} --zero 1", 40),
     "pipeline": Row(f"native {PIPELINE}", 40),
+    # The last stage also computes the head and the loss, worth about 2 layers; at 345M about 4.
+    "pipeline-balanced": Row(f"native {PIPELINE} --arguments '--decoder-first-pipeline-num-layers 13'", 40),
     # With one process on the same micro batches, only the pipeline differs.
     "345M-one-1": Row("native --shape 345M --micro-batch 1 --accumulation 8", 30),
     # Each trains three times: uninterrupted, resumed halfway, eagerly.
@@ -49,6 +51,11 @@ ROWS = {
     "345M-zero1-repeats": Row(f"native-repeats {TWO} {SMALL} --zero 1", 60),
     "345M-tensor": Row(f"native {TENSOR} {SMALL}", 25),
     "345M-pipeline": Row(f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 30),
+    "345M-pipeline-balanced": Row(
+        f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8"
+        " --arguments '--decoder-first-pipeline-num-layers 14'",
+        30,
+    ),
     "zero3": Row(f"native {TWO} --zero 3", 40),
     "zero1-deepspeed": Row(f"deepspeed-zero1 {TWO}", 40),
     "tensor-megatron": Row(f"megatron-core {TENSOR} --steps 5", 35),
@@ -58,6 +65,9 @@ ROWS = {
     "tensor-channels": Row(f"native {TENSOR}", 20, {"NCCL_MIN_NCHANNELS": "32"}),
     "zero1-ddp": Row(f"ddp-compiled {TWO}", 60),
     "pipeline-interleaved": Row(f"native {PIPELINE} --arguments '--num-layers-per-virtual-pipeline-stage 6'", 30),
+    "pipeline-interleaved-balanced": Row(
+        f"native {PIPELINE} --arguments '--pipeline-model-parallel-layout Et*6|t*7|t*7|t*4L'", 30
+    ),
     "pipeline-megatron": Row(f"megatron-core {PIPELINE} --steps 4", 50),
     "one-minimal": Row("minimal-gpt-compiled", 70),
     "345M-one-minimal": Row(f"minimal-gpt-compiled {SMALL}", 50),

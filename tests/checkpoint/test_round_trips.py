@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -74,6 +75,18 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path, dialect, name, tensor, pi
     assert read.keys() == state.keys()
     assert [each for each, tensor in read.items() if not torch.equal(tensor, state[each])] == []
     assert same_arithmetic(source.model, model)
+
+
+@pytest.mark.parametrize("dialect", ["megatron", "megatron-core"])
+@pytest.mark.parametrize(("sizes", "stages"), [({"first": 1}, [1, 2, 2]), ({"first": 2, "last": 1}, [2, 2, 1])])
+def test_stages_of_unequal_size_are_read_bit_for_bit(tmp_path, dialect, sizes, stages):
+    model = dataclasses.replace(MODELS["gpt2"], num_layers=5)
+    state = state_of(model)
+    WRITERS[dialect][0](output_of(model, state, pipeline=3, **sizes), new_folder(tmp_path / "written"))
+    source = open_checkpoint(tmp_path / "written")
+    assert {name for name, tensor in state.items() if not torch.equal(source.read(name), tensor)} == set()
+    files = [torch.load(path) for path in sorted((tmp_path / "written/release").glob("mp_rank_*/*.pt"))]
+    assert [len(set(re.findall(r"layers\.\d+", str(file["model"])))) for file in files] == stages
 
 
 def same_arithmetic(one, other):

@@ -50,7 +50,8 @@ def test_what_was_kept_and_changed_is_checked(change, message):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"parallel": Parallel(stages=(1,))}, "stages: 1 layers in all, expected 2"),
+        ({"parallel": Parallel(stages=(1,))}, r"stages: \(1,\), expected numbers of at least 0 whose sum is 2"),
+        ({"parallel": Parallel(pipeline=2, stages=(3, -1))}, r"stages: \(3, -1\), expected numbers of at least 0"),
         ({"parallel": Parallel(stages=(1, 1))}, "stages: 2, expected 1 pipeline ranks x 1 virtual stages"),
         ({"batch": Batch(2, 2, 5)}, "batch: 5, expected micro 2 x accumulation 2 x data-parallel size 1 = 4"),
         ({"data": {"seq_length": 65}}, "seq_length: 65, expected at most max_positions = 64"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -62,6 +63,17 @@ def test_a_chain_of_conversions_ends_where_it_began(neox, tmp_path, capsys):
     assert [
         one.name for one in before.parameters() if not torch.equal(before.read(one.name), after.read(one.name))
     ] == []
+
+
+def test_stages_of_unequal_size(tmp_path, capsys):
+    model = dataclasses.replace(MODELS["gpt2"], num_layers=3)
+    deepspeed_writing.write_neox(output_of(model, state_of(model)), new_folder(tmp_path / "neox"))
+    words = ("--to", "megatron", "--pp", "2", "--decoder-first-pipeline-num-layers")
+    assert convert(tmp_path / "neox", tmp_path / "out", *words, "1") == 0
+    held = [torch.load(path)["model"] for path in sorted((tmp_path / "out/release").glob("mp_rank_*/*.pt"))]
+    assert [len(set(re.findall(r"layers\.\d+", str(one)))) for one in held] == [1, 2]
+    assert convert(tmp_path / "neox", tmp_path / "none", *words, "3") == 2
+    assert "--decoder-first-pipeline-num-layers 3: 0 of 3 layers remain" in capsys.readouterr().err
 
 
 def test_a_target_that_cannot_express_the_model_is_refused(neox, tmp_path, capsys):
@@ -144,6 +156,7 @@ def test_nan_is_not_verified():
     [
         (("--to", "hf", "--tp", "2"), 2, "--tp, --pp: given for hf"),
         (("--to", "megatron-core", "--ckpt-format", "torch_dist", "--tp", "2"), 2, "--tp, --pp: given for torch_dist"),
+        (("--to", "neox", "--decoder-last-pipeline-num-layers", "1"), 2, "last-pipeline-num-layers: given for neox"),
         (("--to", "megatron", "--ckpt-format", "torch"), 2, "--ckpt-format torch: given for --to megatron, expected"),
         (("--to", "neox", "--tp", "0", "--vocab-size", "0"), 2, "--tp 0, --vocab-size 0: expected at least 1"),
         (("--to", "hf", "--from", "megatron"), 1, "is a neox checkpoint, expected megatron — pass --from neox"),

@@ -30,6 +30,8 @@ ON_2 = [
     Case("glm: pipeline", "glm", {"pipeline": 2}),
     Case("glm: zero-2", "glm", {"data": 2, "zero_stage": 2, "recompute": "full"}),
     Case("uneven stages", "gpt2", {"pipeline": 2, "stages": [1, 3]}),
+    Case("interleaved, uneven", "gpt2", {"pipeline": 2, "virtual_stages": 2, "stages": [2, 1, 1, 0]}),
+    Case("embedding and head alone", "neox", {"pipeline": 2, "virtual_stages": 2, "stages": [0, 2, 2, 0]}),
     Case("fewer micro batches than stages", "gpt2", {"pipeline": 2, "micro": 8}),
 ]
 ON_4 = [
@@ -41,6 +43,7 @@ ON_4 = [
     Case("sequence x interleaved", "neox", {"tensor": 2, "sequence": True, "pipeline": 2, "virtual_stages": 2}),
     Case("interleaved x zero-1", "gpt2", {"pipeline": 2, "virtual_stages": 2, "data": 2, "zero_stage": 1}),
     Case("four stages", "gpt2", {"pipeline": 4}),
+    Case("four stages, interleaved", "gpt2", {"pipeline": 4, "virtual_stages": 2, "stages": [0, 1, 1, 0, 1, 0, 1, 0]}),
     Case("four tensor ranks", "gated", {"tensor": 4, "sequence": True}),
     Case("zero-3 on four", "neox", {"data": 4, "zero_stage": 3}),
     Case("zero-1 on four", "odd", {"data": 4, "zero_stage": 1}),

@@ -19,7 +19,10 @@ OTHERS = [
     Case("zero-2", "neox", {"data": 2, "zero_stage": 2, "micro": 2}, steps=STEPS),
     Case("interleaved", "gpt2", {"pipeline": 2, "virtual_stages": 2, "micro": 2}, dtype="bf16", steps=STEPS),
 ]
-FOUR_RANKS = [Case("tensor x pipeline", "gpt2", {"tensor": 2, "pipeline": 2, "micro": 2}, dtype="bf16", steps=STEPS)]
+FOUR_RANKS = [
+    Case("tensor x pipeline", "gpt2", {"tensor": 2, "pipeline": 2, "micro": 2}, dtype="bf16", steps=STEPS),
+    Case("interleaved on four", "gpt2", {"pipeline": 4, "virtual_stages": 2, "stages": [1, 0] * 4}, steps=STEPS),
+]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,22 @@ def test_two_ranks(train_on):
         assert_equal_to_one_process(results[case.name], case)
 
 
+def test_a_checkpoint_resumes_with_other_stages(train_on, tmp_path):
+    """Layers are numbered through all stages, the last of which may have the head alone."""
+    saved = str(tmp_path / "saved")
+    first = Case("first", "gpt2", {"pipeline": 2, "stages": [3, 1]}, steps=3, save=saved)
+    sizes = {"pipeline": 2, "virtual_stages": 2, "stages": [0, 2, 2, 0]}
+    results = train_on(2, [first, Case("then", "gpt2", sizes, steps=3, load=saved)])
+    begun, ended = results["first"], results["then"]
+    together = replace(
+        begun,
+        losses=begun.losses + ended.losses,
+        norms=begun.norms + ended.norms,
+        evaluated=[begun.evaluated[0], ended.evaluated[1]],
+    )
+    assert_equal_to_one_process(together, replace(first, steps=STEPS))
+
+
 @pytest.mark.every_case
 def test_tensor_by_pipeline(train_on):
     case = Case("tensor x pipeline", "gpt2", {"tensor": 2, "pipeline": 2}, steps=STEPS)

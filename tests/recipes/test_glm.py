@@ -130,6 +130,12 @@ def test_shell_files(working_folder):
     )
 
 
+def test_the_stages_of_a_pipeline_may_be_uneven():
+    words = f"{PRETRAIN} --pipeline-model-parallel-size 2"
+    assert built(words, 2).parallel.stages == (2, 2)
+    assert built(f"{words} --decoder-last-pipeline-num-layers 1", 2).parallel.stages == (3, 1)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

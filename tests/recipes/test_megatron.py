@@ -229,6 +229,93 @@ def test_interleaved_stages():
     assert (config.parallel.virtual_stages, config.parallel.stages) == (2, (3,) * 8)
 
 
+CORE = GUIDE.replace("--checkpoint-activations", "").replace("--data-impl mmap", "")
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "more", "stages"),
+    [
+        (2, "--decoder-first-pipeline-num-layers 13", (13, 11)),
+        (2, "--decoder-last-pipeline-num-layers 10", (14, 10)),
+        (2, "--decoder-first-pipeline-num-layers 13 --decoder-last-pipeline-num-layers 11", (13, 11)),
+        (4, "--decoder-first-pipeline-num-layers 7 --decoder-last-pipeline-num-layers 5", (7, 6, 6, 5)),
+        (4, "--decoder-last-pipeline-num-layers 3", (7, 7, 7, 3)),
+        (5, "--account-for-loss-in-pipeline-split", (5, 5, 5, 5, 4)),
+        (
+            2,
+            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
+            "--num-virtual-stages-per-pipeline-rank 13",
+            (0, *(1,) * 24, 0),
+        ),
+        (2, "--num-virtual-stages-per-pipeline-rank 2 --decoder-first-pipeline-num-layers 14", (7, 5, 7, 5)),
+        (5, "--account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 1", (*(1,) * 24, 0)),
+        (2, "--pipeline-model-parallel-layout Et*7|t*6|t*6|t*5L", (7, 6, 6, 5)),
+        (4, "--pipeline-model-parallel-layout E,t*4|(tt|)*5,t*10|L", (4, *(2,) * 5, 10, 0)),
+    ],
+)
+def test_stages_of_unequal_size(pipeline, more, stages):
+    config, _ = read(f"--pipeline-model-parallel-size {pipeline} --global-batch-size 80 {more}", pipeline, CORE)
+    assert config.parallel.stages == stages
+    assert config.parallel.virtual_stages == len(stages) // pipeline
+
+
+@pytest.mark.parametrize("version", megatron.VERSIONS)
+def test_stages_of_unequal_size_do_not_choose_another_version(version):
+    more = f"--upstream-version {version} --pipeline-model-parallel-size 2"
+    for option in ("--decoder_first_pipeline_num_layers=13", "--pipeline-model-parallel-layout Et*13|t*11L"):
+        assert megatron.read([*CORE.split(), *option.split()]).source == megatron.read(CORE.split()).source
+        assert read(f"{more} {option}", base=CORE)[0].parallel.stages == (13, 11)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "--decoder-first-pipeline-num-layers 13 --decoder-last-pipeline-num-layers 12",
+            "--decoder-first-pipeline-num-layers 13, --decoder-last-pipeline-num-layers 12: -1 of 24 layers remain for "
+            "the other 0 of 2 pipeline stages, expected",
+        ),
+        ("--decoder-last-pipeline-num-layers 24", "last-pipeline-num-layers 24: 0 of 24 layers remain for the other 1"),
+        ("--decoder-first-pipeline-num-layers 0", "--decoder-first-pipeline-num-layers: 0, expected at least 1"),
+        (
+            "--decoder-first-pipeline-num-layers 14 --num-layers-per-virtual-pipeline-stage 6",
+            "--num-layers-per-virtual-pipeline-stage: given with an uneven first or last stage, expected "
+            "--num-virtual-stages-per-pipeline-rank",
+        ),
+        (
+            "--decoder-first-pipeline-num-layers 13 --num-virtual-stages-per-pipeline-rank 2",
+            "layers of a pipeline rank: 13, expected a multiple of virtual stages 2",
+        ),
+        (
+            "--decoder-first-pipeline-num-layers 13 --account-for-loss-in-pipeline-split",
+            "several ways to divide the layers, expected one",
+        ),
+        (
+            "--account-for-loss-in-pipeline-split",
+            "num_layers and loss: 25, expected a multiple of pipeline stages 2",
+        ),
+        (
+            "--num-layers-per-virtual-pipeline-stage 6 --num-virtual-stages-per-pipeline-rank 2",
+            "each sets the virtual stages, expected one",
+        ),
+        (
+            "--pipeline-model-parallel-layout Et*12|t*12L --num-virtual-stages-per-pipeline-rank 1",
+            "each sets the virtual stages, expected one",
+        ),
+        ("--pipeline-model-parallel-layout E|(tt|)*12,L|", "stages of --pipeline-model-parallel-layout: 15, expected"),
+        ("--pipeline-model-parallel-layout Et*12|t*11mL", "has 'm', expected E"),
+        (
+            "--pipeline-model-parallel-layout Et*12|t*11L",
+            "has 23 layers, 1 E and 1 L, expected E in the first stage, the model's 24",
+        ),
+        ("--pipeline-model-parallel-layout t*12|Et*12L", "has 24 layers, 1 E and 1 L, expected E in the first"),
+    ],
+)
+def test_stages_that_cannot_be_made(more, message):
+    with pytest.raises(ConfigError, match=message):
+        read(f"--pipeline-model-parallel-size 2 {more}", base=CORE)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

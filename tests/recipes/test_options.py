@@ -28,6 +28,8 @@ BESIDE_OTHERS = {
     "recompute_num_layers": "of recompute_method uniform",
     "sequence_parallel": "of more than one tensor rank",
     "tokenizer_type": "GPT2BPETokenizer is what None comes to",
+    "account_for_embedding_in_pipeline_split": "of more than one stage",
+    "account_for_loss_in_pipeline_split": "of more than one stage",
     "checkpoint_scale": "of a checkpoint_factor",
     "experiment_name": "of save",
     "exit_signal": "of exit_signal_handler",

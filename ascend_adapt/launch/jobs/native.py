@@ -34,6 +34,7 @@ class NativeRun:
             ConfigError: the dialect's arguments are invalid or do not match the world size.
         """
         from ascend_adapt.config.profile_config import Profile, read_profile
+        from ascend_adapt.config.stage_balance import unbalanced
         from ascend_adapt.config.text_samples import read_text_samples
 
         config, notes = self.recipe.build(world_size)
@@ -47,6 +48,8 @@ class NativeRun:
             config = dataclasses.replace(config, text_samples=samples)
         if asked.eval_only:
             config = config.for_evaluation()
+        if (note := unbalanced(config)) is not None:
+            notes = [*notes, note]
         return Configured(config, tuple(notes))
 
 
@@ -145,6 +148,6 @@ def prepare(request: Request) -> NativeRun:
 
 
 def _layers(stages: tuple[int, ...], pipeline_rank: int, pipeline: int) -> list[list[int]]:
-    """Return the first and last layer of each stage on a pipeline rank."""
-    firsts = [sum(stages[:stage]) for stage in range(len(stages))]
-    return [[firsts[stage], firsts[stage] + stages[stage] - 1] for stage in range(pipeline_rank, len(stages), pipeline)]
+    """Return the first and last layer of each stage on a pipeline rank that has layers."""
+    mine = [stage for stage in range(pipeline_rank, len(stages), pipeline) if stages[stage]]
+    return [[sum(stages[:stage]), sum(stages[: stage + 1]) - 1] for stage in mine]

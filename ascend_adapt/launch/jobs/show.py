@@ -81,7 +81,7 @@ def _layout(plan: Mapping[str, Any]) -> Iterator[str]:
     for stage, rank in sorted(stages.items()):
         held = memory[rank["rank"]]
         parts = ", ".join(f"{name} {size / _GB:.2f}" for name, size in held.items() if name not in ("rank", "total"))
-        layers = ", ".join(f"{first} to {last}" for first, last in rank["layers"])
+        layers = ", ".join(f"{first} to {last}" for first, last in rank["layers"]) or "none"
         yield (
             f"  stage {stage}: layers {layers}, {parameters['per_rank'][stage] / _GB:.3f} B parameters per rank, "
             f"about {held['total'] / _GB:.2f} GB per rank ({parts})"

@@ -5,7 +5,8 @@ Rank = (pipeline * data ranks + data) * tensor ranks + tensor, as Megatron, Deep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,6 +45,8 @@ class Mesh:
     """Device mesh over AXES; None without process groups."""
     embedding_group: Any = None
     """Group of the first and the last pipeline rank, which both hold a tied embedding."""
+    neighbours: Mapping[int, Any] = field(default_factory=dict)
+    """Group with each neighbouring pipeline rank, by its rank: interleaved stages on three or more ranks need them."""
 
     @property
     def tensor_rank(self) -> int:
@@ -105,11 +108,16 @@ def build(parallel: Parallel, device: torch.device) -> Mesh:
     check_world(parallel, dist.get_world_size())
     rank = dist.get_rank()
     device_mesh = DeviceMesh(device.type, ranks_over_axes(parallel), mesh_dim_names=AXES)
-    embedding_group = None
+    embedding_group, neighbours, columns = None, {}, parallel.world_size // parallel.pipeline
     if parallel.pipeline > 1:
-        columns = parallel.world_size // parallel.pipeline
         for column in range(columns):
-            group = dist.new_group([column, (parallel.pipeline - 1) * columns + column])
-            if rank % columns == column and rank // columns in (0, parallel.pipeline - 1):
-                embedding_group = group
-    return Mesh(parallel, rank, device, device_mesh, embedding_group)
+            pair = [column, (parallel.pipeline - 1) * columns + column]
+            group = dist.new_group(pair)
+            embedding_group = group if rank in pair else embedding_group
+    if parallel.pipeline > 2 and parallel.virtual_stages > 1:
+        for one in range(parallel.world_size):
+            pair = [one, (one + columns) % parallel.world_size]
+            group = dist.new_group(pair)
+            if rank in pair:
+                neighbours[sum(pair) - rank] = group
+    return Mesh(parallel, rank, device, device_mesh, embedding_group, neighbours)

@@ -104,6 +104,26 @@ def test_the_dialects_own_number_of_ranks(ascend_run, tmp_path):
     assert json.loads(ascend_run("--nproc", "2", *argv).stdout)["layout"]["data"] == 1
 
 
+def test_a_dry_run_recommends_balanced_pipeline_stages(ascend_run, tmp_path):
+    (tmp_path / "c.yml").write_text(
+        '{"num-layers": 8, "hidden-size": 64, "num-attention-heads": 4, "seq-length": 32, "train-iters": 3,'
+        '"max-position-embeddings": 32, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "data-path": "d",'
+        '"pipe-parallel-size": 2}'
+    )
+    argv = ["--nproc", "2", "--device", "cpu", "--native", "neox", "c", "--vocab-size", "1500", "--dry-run", "--json"]
+
+    def planned(*more):
+        plan = json.loads(ascend_run(*argv, *more).stdout)
+        notes = [note for note in plan["notes"] if note.startswith("pipeline stages: ")]
+        return notes, [rank["layers"] for rank in plan["layout"]["ranks"]]
+
+    [note], layers = planned()
+    assert note.startswith("pipeline stages: 4, 4 layers, but the last stage also computes the head")
+    assert layers == [[[0, 3]], [[4, 7]]]
+    assert planned(*note.partition("pass ")[2].split()) == ([], [[[0, 4]], [[5, 7]]])
+    assert planned("--pipeline-model-parallel-layout", "E|t*4|t*4|L")[1] == [[[4, 7]], [[0, 3]]]
+
+
 def test_the_dialects_own_hosts(ascend_run, tmp_path):
     (tmp_path / "hosts").write_text("w-1 slots=4\nw-2 slots=4\nw-3 slots=4\n")
     (tmp_path / "c.yml").write_text(

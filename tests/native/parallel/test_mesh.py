@@ -47,7 +47,7 @@ def test_a_wrong_number_of_ranks():
     [
         ({"tensor": 3}, "num_heads: 4, expected a multiple of tensor parallel size 3"),
         ({"tensor": 8}, "num_heads: 4, expected a multiple of tensor parallel size 8"),
-        ({"pipeline": 2, "stages": (2, 1)}, "stages: 3 layers in all, expected 4"),
+        ({"pipeline": 2, "stages": (2, 1)}, r"stages: \(2, 1\), expected numbers of at least 0 whose sum is 4"),
         ({"pipeline": 2, "stages": (4,)}, "stages: 1, expected 2 pipeline ranks x 1 virtual stages"),
         ({"data": 3}, "batch: 8, expected micro 1 x accumulation 2 x data-parallel size 3 = 6"),
         ({"pipeline": 2, "zero_stage": 3}, "zero_stage: 3 with 2 pipeline stages, expected stage 0 or 1"),
