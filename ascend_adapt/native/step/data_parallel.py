@@ -38,14 +38,15 @@ def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     With 16-bit compute weights the master weights are fp32, and gradients are reduced in ``precision.reduce``.
     """
     is_alone = mesh.parallel.data == 1
-    if is_offloaded(mesh) or (mesh.parallel.zero_stage == 3 and not (is_alone and precision.dtype == "fp32")):
+    if is_offloaded(mesh):
         decoder.may_defer = False
         shard(decoder, mesh, precision)
-        decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
+        decoder.to_empty(device="cpu")
     elif is_alone and precision.dtype == "fp32":
         decoder.to_empty(device=mesh.device)
     else:
-        decoder.copies = ComputeWeights(decoder, mesh, DTYPES[precision.dtype], DTYPES[precision.reduce])
+        blocks = list(decoder.layers.values())
+        decoder.copies = ComputeWeights(decoder, blocks, mesh, DTYPES[precision.dtype], DTYPES[precision.reduce])
 
 
 def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:

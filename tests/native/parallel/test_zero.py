@@ -46,8 +46,10 @@ def trained(model, precision, mesh, **sizes):
         ("gated", Precision("bf16", reduce="bf16"), {"micro": 4}),
         ("gpt_j_tied", Precision("bf16", reduce="bf16"), {"zero_stage": 2, "micro": 4}),
         ("gpt2", Precision("fp16", loss_scale=LossScale(initial=2.0**12, hysteresis=1)), {"micro": 8}),
+        ("gpt2", Precision("bf16"), {"zero_stage": 3, "micro": 4}),
+        ("gated", Precision("bf16"), {"zero_stage": 3, "micro": 4, "recompute": "full", "recompute_layers": 3}),
     ],
-    ids=["recomputed", "sums in bf16", "sums in bf16, zero-2", "fp16"],
+    ids=["recomputed", "sums in bf16", "sums in bf16, zero-2", "fp16", "zero-3", "zero-3, recomputed by threes"],
 )
 def test_no_bit_differs_from_fsdp(mesh, by_fsdp, model, precision, sizes):
     ours, *numbers = trained(model, precision, mesh, **sizes)
@@ -121,6 +123,8 @@ ON_TWO_RANKS = [
     Case("whole, bf16", "gated", {"data": 2, "micro": 4, "recompute": "full"}, dtype="bf16"),
     Case("cut, fp32", "odd", {"data": 2, "zero_stage": 1}),
     Case("each pass summed", "odd", {"data": 2, "zero_stage": 2}, dtype="bf16", reduce="bf16"),
+    Case("for each pass, bf16", "odd", {"data": 2, "zero_stage": 3}, dtype="bf16"),
+    Case("for each pass, fp32", "neox", {"data": 2, "zero_stage": 3, "recompute": "full"}),
 ]
 MORE_ON_TWO_RANKS = [
     Case("whole, fp32", "odd", {"data": 2}),
