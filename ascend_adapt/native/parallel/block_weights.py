@@ -1,13 +1,11 @@
 """ZeRO-3: compute weights of blocks, gathered for each pass, one bucket of blocks at a time into the same memory.
 
-While a bucket computes, the next one is on its way: the next of the forward pass, or the one before in the backward
-pass, which begins with the bucket that the forward pass ended with. Autograd keeps references to weights, not copies;
-before a bucket's backward pass its weights are therefore gathered again to where its forward pass read them.
+While a bucket computes, the next one is gathered: in the backward pass, the one before it. The backward pass begins
+with the bucket that the forward pass ended with, which is not gathered again. Autograd keeps references to weights, not
+copies, so the weights of a bucket are gathered again, to the same place, before its backward pass.
 
-| of the weights of blocks | in memory |
-|---|---|
-| vectors: norms and biases | all, gathered once per step: a norm adds the bias of the block before it |
-| matrices | one bucket, and one that is being gathered |
+Only matrices are gathered in this way. Vectors (norms and biases) are small, and a fused norm also adds the bias of the
+block before it, which may be in another bucket: ``native.parallel.zero`` gathers them once per step.
 """
 
 from __future__ import annotations
@@ -24,18 +22,18 @@ class Bucket(Protocol):
     """The weights of some blocks."""
 
     def gather(self) -> Callable[[], None]:
-        """Start gathering; return a function that completes it and overwrites the bucket gathered before."""
+        """Start gathering; return a function that completes it, and overwrites the weights of the other buckets."""
 
 
 class BlockWeights:
     """The buckets of the blocks of a model, which share memory; one of them is held at a time.
 
-    ``numbers`` has the bucket of each block, and for the model the number of buckets: what follows the blocks.
+    ``numbers`` has the bucket of each block in order, then for the model, whose final norm and head follow the blocks,
+    the number of buckets.
     """
 
     def __init__(self, buckets: Sequence[Bucket], numbers: Mapping[nn.Module, int]) -> None:
         self._buckets, self._numbers = buckets, numbers
-        # Blocks are in order, so the first block of a bucket is the first one with its number.
         self._firsts = {number: module for module, number in reversed(list(numbers.items()))}
         self._held: int | None = None
         self._coming: tuple[int, Callable[[], None]] | None = None
@@ -45,11 +43,13 @@ class BlockWeights:
 
     def restart(self) -> None:
         """Start gathering the first bucket, because master weights may have changed."""
-        self.forget()
+        if self._coming is not None:
+            self._complete()  # of passes that were left: memory must not be freed while it is written
+        self._held = None
         self._expect(0)
 
     def forget(self) -> None:
-        """Hold nothing."""
+        """Forget what is held, after failed passes."""
         self._held = self._coming = None
 
     def enter(self, module: nn.Module, inputs: Sequence[torch.Tensor]) -> None:
@@ -60,6 +60,7 @@ class BlockWeights:
         number = self._numbers.get(module)
         if number is None:
             return
+        # Inside a backward pass, only recomputation calls a block.
         is_recomputed = torch._C._current_graph_task_id() != -1
         trains = False
         if not is_recomputed and self._firsts[number] is module:
@@ -72,7 +73,7 @@ class BlockWeights:
                 self._expect(number - 2)
             return
         self._hold(number)
-        # A run of blocks is recomputed up to the block whose backward pass is next.
+        # Recomputation goes forward until the bucket whose backward pass follows.
         self._expect(number - 1 if is_recomputed and number >= self._backward else number + 1)
 
     @torch.no_grad()

@@ -27,7 +27,7 @@ class MasterWeight(nn.Parameter):
     copied_at: int | None = None
     """Version of this tensor when it was last copied to the compute weight."""
     is_copied_by_optimizer: bool = True
-    """Whether the optimizer may write the compute weight; ZeRO-3 keeps other weights in its place between passes."""
+    """Whether the optimizer may write the compute weight; not under ZeRO-3, where other weights share its memory."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 FSDP does the same block by block and parameter by parameter, and takes more than twice the host time per step. Here
 each step starts all copies at once, and the forward pass waits for the copies of a module before it calls the module;
-ZeRO-3 gathers the matrices of blocks for each pass instead (``native.parallel.block_weights``). Gradients are cast, accumulated and reduced in buckets of many parameters, each bucket as soon as the backward pass has
-produced them.
+ZeRO-3 gathers the matrices of blocks for each pass instead (``native.parallel.block_weights``). Gradients are cast,
+accumulated and reduced in buckets of many parameters, each bucket as soon as the backward pass has produced them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Declared, MasterWeight, rows_of_shard
 
 ALIGNMENT = 128
-"""Number of elements that the place of a copy in shared memory is a multiple of."""
+"""Alignment of copies in shared memory, in elements: kernels read aligned matrices faster."""
 
 _Name = tuple[Declared, str]
 """A module and the name of one of its parameters."""
@@ -48,18 +48,22 @@ class ComputeWeights:
         """Number of backward passes of this step so far."""
         self._reducing: _Bucket | None = None
         runs = list(in_buckets(blocks, _all_elements)) if mesh.parallel.zero_stage == 3 else []
-        streamed = [[one for block in run for one in _names(block) if _is_matrix(one)] for run in runs]
+        matrices = [[one for block in run for one in _names(block) if _is_matrix(one)] for run in runs]
+        gathered_again = {one for each in matrices for one in each}
         # The backward pass produces gradients roughly in reverse order of the modules.
-        kept = [one for one in _names(model) if one not in {one for each in streamed for one in each}][::-1]
-        groups = list(in_buckets(kept, _elements))
+        groups = list(in_buckets([one for one in _names(model) if one not in gathered_again][::-1], _elements))
         self._kept = [_Bucket(each, mesh, dtype, sums) for each in groups]
+        """Buckets whose copies stay in memory."""
         self._holders = [{module for module, _ in each} for each in groups]
-        room = max((sum(_padded_size(one, mesh.shards) for one in each) for each in streamed), default=0)
-        shared = torch.empty(room, dtype=dtype, device=mesh.device)
-        blocks_buckets = [_Bucket(each, mesh, dtype, sums, shared) for each in streamed]
-        self._buckets = self._kept + blocks_buckets
-        numbers = {block: number for number, run in enumerate(runs) for block in run}
-        self._blocks = BlockWeights(blocks_buckets, numbers | {model: len(runs)}) if runs else None
+        self._buckets = list(self._kept)
+        self._blocks: BlockWeights | None = None
+        if runs:
+            size = max(sum(_padded_size(one, mesh.shards) for one in each) for each in matrices)
+            shared = torch.empty(size, dtype=dtype, device=mesh.device)
+            buckets = [_Bucket(each, mesh, dtype, sums, shared) for each in matrices]
+            self._buckets += buckets
+            numbers = {block: number for number, run in enumerate(runs) for block in run}
+            self._blocks = BlockWeights(buckets, numbers | {model: len(runs)})
         self._arriving: dict[int, Callable[[], None]] = {}
         """Functions that complete the copies of the buckets that are being gathered."""
         # Python's garbage collector cannot traverse such a hook: a copy that its hook refers to is never freed.
@@ -176,8 +180,8 @@ class _Bucket:
         master.is_copied_by_optimizer = mesh.parallel.zero_stage < 3
         if memory is not None:
             size = each * self._shards * math.prod(others)
-            # ``data`` has no part in the versions of what it is a view of: between a forward pass and its backward
-            # pass other weights are written there, and then these again.
+            # ``data`` does not share the version counter, by which autograd would see that other weights were
+            # written to this memory between a forward pass and its backward pass.
             padded = memory.data[:size].view(each * self._shards, *others)
             copy = nn.Parameter(padded.data[:rows])
         elif self._shards == 1 and dtype == master.dtype:
@@ -323,7 +327,8 @@ def _all_elements(block: nn.Module) -> int:
 
 
 def _padded_size(one: _Name, shards: int) -> int:
-    """Return the number of elements of a parameter with the same number of rows for each rank, aligned for kernels."""
+    """Return the number of elements of a parameter with as many rows for each rank, rounded up to ALIGNMENT."""
     module, name = one
     rows, *others = getattr(module, name).shape
-    return -(-(-(-rows // shards) * shards * math.prod(others)) // ALIGNMENT) * ALIGNMENT
+    size: int = -(-rows // shards) * shards * math.prod(others)
+    return -(-size // ALIGNMENT) * ALIGNMENT

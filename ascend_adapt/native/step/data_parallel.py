@@ -7,8 +7,8 @@
 | 2 | sharded, gathered once per step | reduce-scattered after every micro batch |
 | 3 | sharded, gathered for each bucket of blocks, forward and backward | reduce-scattered after every micro batch |
 
-ZeRO-3 and offloading to host memory use FSDP2; the rest is ``native.parallel.zero``. A single data-parallel rank has
-nothing to shard, but with ZeRO-3 it does not keep the 16-bit weights of all blocks.
+Offloading to host memory uses FSDP2; the rest is ``native.parallel.zero``. A single data-parallel rank has nothing to
+shard, but with ZeRO-3 it does not keep the 16-bit weights of all blocks.
 
 Both shard a rank's tensor-parallel shard: FSDP's mesh does not include the tensor axis. Tested with ZeRO-3 on 2 x 2
 gloo ranks: losses and norms equal those of one process, and checkpoints load on 1 and 4 tensor ranks and on 2 data

@@ -110,9 +110,10 @@ def test_passes_see_changed_master_weights(mesh):
     assert made.evaluate(batch(0, settings), 8) != before
 
 
-def test_a_trainer_without_references_is_freed(mesh):
-    settings = replace(config(GPT2), precision=Precision("bf16"))
-    made = Trainer(settings, mesh)
+@pytest.mark.parametrize("zero_stage", [0, 3])
+def test_a_trainer_without_references_is_freed(mesh, zero_stage):
+    settings = replace(config(GPT2, zero_stage=zero_stage), precision=Precision("bf16"))
+    made = Trainer(settings, replace(mesh, parallel=settings.parallel))
     made.step(batch(0, settings), 8, 3e-3, 0.1)
     kept = [weakref.ref(one.parameter) for one in made.parameters]
     del made
