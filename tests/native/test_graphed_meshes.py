@@ -11,6 +11,7 @@ from native.small_models import Case
 STEPS = 12
 TWO_RANKS = [
     Case("zero-1", "gpt2", {"data": 2, "zero_stage": 1, "micro": 4}, dtype="bf16", steps=STEPS),
+    Case("zero-3", "gpt2", {"data": 2, "zero_stage": 3, "micro": 2}, dtype="bf16", steps=STEPS),
     Case("tensor", "gated", {"tensor": 2, "sequence": True, "micro": 4}, dtype="bf16", steps=STEPS),
     Case("pipeline", "gpt2", {"pipeline": 2, "micro": 2}, dtype="bf16", steps=STEPS),
 ]

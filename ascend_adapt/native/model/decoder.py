@@ -186,7 +186,7 @@ class Decoder(nn.Module):
             cache.advance(length)
         if not self.last:
             return x
-        self._arrive(self)
+        self._arrive(self, *_tensors(x, branch))
         x = self.final_norm(x) if branch is None else self.final_norm(x, branch)[1]
         if logits_to_keep is not None:
             x = x[:, -logits_to_keep:]
@@ -206,10 +206,10 @@ class Decoder(nn.Module):
             )  # fmt: skip
         return x, None
 
-    def _arrive(self, module: nn.Module) -> None:
+    def _arrive(self, module: nn.Module, *inputs: torch.Tensor) -> None:
         """Wait for the compute weights of a module, which other ranks may still be sending."""
         if self.copies is not None:
-            self.copies.arrive(module)
+            self.copies.arrive(module, *inputs)
 
     def _loss_or_logits(self, x: torch.Tensor, rows: Rows | None) -> torch.Tensor:
         weight = self.head.weight if hasattr(self, "head") else self.embedding.words.weight
@@ -234,24 +234,29 @@ def _chain(
     x: torch.Tensor,
     context: AttentionContext,
     defers: bool,
-    arrive: Callable[[nn.Module], None],
+    arrive: Callable[..., None],
     *,
     last_too: bool = False,
 ) -> tuple[torch.Tensor, Branch | None]:
     """Return the residual stream after the blocks, and with ``last_too`` the branch deferred by the last block."""
     if not defers:
         for block in blocks:
-            arrive(block)
+            arrive(block, x)
             x = block(x, context)
         return x, None
     branch: Branch | None = None
     for number, block in enumerate(blocks, 1):
-        arrive(block)
+        arrive(block, *_tensors(x, branch))
         if number < len(blocks) or last_too:
             x, branch = block(x, context, branch, defer=True)
         else:
             x, branch = block(x, context, branch), None
     return x, branch
+
+
+def _tensors(x: torch.Tensor, branch: Branch | None) -> list[torch.Tensor]:
+    """Return the activations that one block passes to the next."""
+    return [x] if branch is None else [x, branch.value]
 
 
 def stage_layers(parallel: Parallel, stage: int) -> range:

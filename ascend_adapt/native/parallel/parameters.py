@@ -26,6 +26,8 @@ class MasterWeight(nn.Parameter):
     """A gradient in the dtype of the compute weight, while nothing is added to it; ``grad`` is then None."""
     copied_at: int | None = None
     """Version of this tensor when it was last copied to the compute weight."""
+    is_copied_by_optimizer: bool = True
+    """Whether the optimizer may write the compute weight; not under ZeRO-3, where other weights share its memory."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def placed(models: Iterable[nn.Module]) -> list[Placed]:
                     shape = tuple(getattr(module, name).shape)
                     trained, used = module.trained(name), getattr(module, name)
                     is_copy = used is not trained and tuple(trained.shape) == shape
+                    is_copy = is_copy and getattr(trained, "is_copied_by_optimizer", True)
                     found.append(Placed(whole_name, trained, layout, shape, used if is_copy else None))
     return found
 

@@ -1,14 +1,15 @@
-"""ZeRO-0 to ZeRO-2: fp32 master weights, sharded or not, and the copies that modules compute with.
+"""ZeRO: fp32 master weights, sharded or not, and the copies that modules compute with.
 
 FSDP does the same block by block and parameter by parameter, and takes more than twice the host time per step. Here
-each step starts all copies at once, and the forward pass waits for the copies of a module before it calls the module.
-Gradients are cast, accumulated and reduced in buckets of many parameters, each bucket as soon as the backward pass has
-produced them.
+each step starts all copies at once, and the forward pass waits for the copies of a module before it calls the module;
+ZeRO-3 gathers the matrices of blocks for each pass instead (``native.parallel.block_weights``). Gradients are cast,
+accumulated and reduced in buckets of many parameters, each bucket as soon as the backward pass has produced them.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,29 +22,50 @@ from ascend_adapt.config.buckets import in_buckets
 from ascend_adapt.kernels import wide_products
 from ascend_adapt.native.parallel import collectives
 from ascend_adapt.native.parallel.accumulation import ComputeWeight
+from ascend_adapt.native.parallel.block_weights import BlockWeights
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Declared, MasterWeight, rows_of_shard
+
+ALIGNMENT = 128
+"""Alignment of copies in shared memory, in elements: kernels read aligned matrices faster."""
+
+_Name = tuple[Declared, str]
+"""A module and the name of one of its parameters."""
 
 
 class ComputeWeights:
     """Compute weights of ``model``, whose parameters are on the meta device; master weights are this rank's rows.
 
     ``dtype`` is the dtype of the copies; ``sums`` is the dtype in which gradients are accumulated over micro batches
-    and reduced over data-parallel ranks. ZeRO-2 reduces after every backward pass, ZeRO-0 and -1 after the last.
+    and reduced over data-parallel ranks. ZeRO-2 and -3 reduce after every backward pass, ZeRO-0 and -1 after the last.
+    ``blocks`` are the blocks of ``model`` in order, whose matrices ZeRO-3 gathers for each pass.
     """
 
-    def __init__(self, model: nn.Module, mesh: Mesh, dtype: torch.dtype, sums: torch.dtype) -> None:
+    def __init__(
+        self, model: nn.Module, blocks: Sequence[nn.Module], mesh: Mesh, dtype: torch.dtype, sums: torch.dtype
+    ) -> None:
         self._reduces_each = mesh.parallel.zero_stage >= 2
         self._is_last = False
         self._begun = 0
         """Number of backward passes of this step so far."""
         self._reducing: _Bucket | None = None
+        runs = list(in_buckets(blocks, _all_elements)) if mesh.parallel.zero_stage == 3 else []
+        matrices = [[one for block in run for one in _names(block) if _is_matrix(one)] for run in runs]
+        gathered_again = {one for each in matrices for one in each}
         # The backward pass produces gradients roughly in reverse order of the modules.
-        declared = [one for one in model.modules() if isinstance(one, Declared)]
-        names = [(module, name) for module in declared for name in module.layouts][::-1]
-        groups = list(in_buckets(names, _elements))
-        self._buckets = [_Bucket(each, mesh, dtype, sums) for each in groups]
+        groups = list(in_buckets([one for one in _names(model) if one not in gathered_again][::-1], _elements))
+        self._kept = [_Bucket(each, mesh, dtype, sums) for each in groups]
+        """Buckets whose copies stay in memory."""
         self._holders = [{module for module, _ in each} for each in groups]
+        self._buckets = list(self._kept)
+        self._blocks: BlockWeights | None = None
+        if runs:
+            size = max(sum(_padded_size(one, mesh.shards) for one in each) for each in matrices)
+            shared = torch.empty(size, dtype=dtype, device=mesh.device)
+            buckets = [_Bucket(each, mesh, dtype, sums, shared) for each in matrices]
+            self._buckets += buckets
+            numbers = {block: number for number, run in enumerate(runs) for block in run}
+            self._blocks = BlockWeights(buckets, numbers | {model: len(runs)})
         self._arriving: dict[int, Callable[[], None]] = {}
         """Functions that complete the copies of the buckets that are being gathered."""
         # Python's garbage collector cannot traverse such a hook: a copy that its hook refers to is never freed.
@@ -58,18 +80,24 @@ class ComputeWeights:
     @torch.no_grad()
     def refresh(self) -> None:
         """Start copying the master weights, which the optimizer or a checkpoint may have changed."""
-        numbers = reversed(range(len(self._buckets)))
-        started = {number: self._buckets[number].refresh() for number in numbers}
+        numbers = reversed(range(len(self._kept)))
+        started = {number: self._kept[number].refresh() for number in numbers}
         self._arriving = {number: finish for number, finish in started.items() if finish is not None}
+        if self._blocks is not None:
+            self._blocks.restart()
 
     @torch.no_grad()
-    def arrive(self, module: nn.Module) -> None:
-        """Wait for the copies of ``module``'s parameters; the forward pass calls this before it uses them."""
-        if not self._arriving:
-            return
-        inside = set(module.modules())
-        for number in [number for number in self._arriving if self._holders[number] & inside]:
-            self._arriving.pop(number)()
+    def arrive(self, module: nn.Module, *inputs: torch.Tensor) -> None:
+        """Wait for the copies of ``module``'s parameters; the forward pass calls this before it uses them.
+
+        ``inputs`` are the activations that the module is called with next.
+        """
+        if self._arriving:
+            inside = set(module.modules())
+            for number in [number for number in self._arriving if self._holders[number] & inside]:
+                self._arriving.pop(number)()
+        if self._blocks is not None:
+            self._blocks.enter(module, inputs)
 
     def begin_backward(self, *, is_last: bool) -> None:
         """Begin a backward pass; ``is_last``: whether it is the last of the step."""
@@ -88,6 +116,8 @@ class ComputeWeights:
     def abandon(self) -> None:
         """Drop the gradients that failed passes have left: the next passes would add to them."""
         self._begun, self._reducing, self._arriving = 0, None, {}
+        if self._blocks is not None:
+            self._blocks.forget()
         for bucket in self._buckets:
             bucket.abandon()
 
@@ -125,10 +155,18 @@ class ComputeWeights:
 
 
 class _Bucket:
-    """Bucket: parameters that are copied together, and whose gradients are reduced together."""
+    """Bucket: parameters that are copied together, and whose gradients are reduced together.
+
+    The copies are in ``shared`` if it is given: memory that holds the copies of one of several buckets at a time.
+    """
 
     def __init__(
-        self, names: Sequence[tuple[Declared, str]], mesh: Mesh, dtype: torch.dtype, sums: torch.dtype
+        self,
+        names: Sequence[_Name],
+        mesh: Mesh,
+        dtype: torch.dtype,
+        sums: torch.dtype,
+        shared: torch.Tensor | None = None,
     ) -> None:
         self._ranks, self._shards, self._sums_dtype = mesh.parallel.data, mesh.shards, sums
         self._group = mesh.group("shard" if mesh.shards > 1 else "replicate")
@@ -151,15 +189,27 @@ class _Bucket:
         self._keeps = self._ranks == 1 and dtype == torch.bfloat16
         """Whether the gradients of a single backward pass stay in 16 bits. fp16's do not, because they are scaled."""
         self._kept: list[torch.Tensor] = []
-        for module, name in names:
-            self._add(module, name, mesh, dtype)
+        for one in names:
+            memory = None
+            if shared is not None:
+                size = _padded_size(one, self._shards)
+                memory, shared = shared[:size], shared[size:]
+            self._add(one, mesh, dtype, memory)
 
-    def _add(self, module: Declared, name: str, mesh: Mesh, dtype: torch.dtype) -> None:
+    def _add(self, one: _Name, mesh: Mesh, dtype: torch.dtype, memory: torch.Tensor | None) -> None:
+        module, name = one
         rows, *others = getattr(module, name).shape
         mine = rows_of_shard(rows, self._shards, mesh.shard_rank)
         each = -(-rows // self._shards)
         master = MasterWeight(torch.empty(mine.stop - mine.start, *others, device=mesh.device))
-        if self._shards == 1 and dtype == master.dtype:
+        master.is_copied_by_optimizer = mesh.parallel.zero_stage < 3
+        if memory is not None:
+            size = each * self._shards * math.prod(others)
+            # ``data`` does not share the version counter, by which autograd would see that other weights were
+            # written to this memory between a forward pass and its backward pass.
+            padded = memory.data[:size].view(each * self._shards, *others)
+            copy = nn.Parameter(padded.data[:rows])
+        elif self._shards == 1 and dtype == master.dtype:
             padded, copy = master.detach(), master
         else:
             padded = torch.empty(each * self._shards, *others, dtype=dtype, device=mesh.device)
@@ -181,6 +231,13 @@ class _Bucket:
             for _, master in stale:
                 master.copied_at = master._version
             return None
+        return self.gather()
+
+    def gather(self) -> Callable[[], None]:
+        """Start gathering the master weights of all ranks; return a function that writes the copies."""
+        if self._shards == 1:
+            masters = [one.view(1, -1) for one in self.masters]
+            return functools.partial(torch._foreach_copy_, self._padded, masters)
         mine = self._padded[0].new_empty(sum(self._sizes))
         torch._foreach_copy_(self._own(mine), [one.view(-1) for one in self.masters])
         gathered = mine.new_empty(self._shards, len(mine))
@@ -293,9 +350,31 @@ class _Bucket:
 
 
 def _is_copied(master: MasterWeight) -> bool:
-    return bool(master.copied_at == master._version)
+    return bool(master.is_copied_by_optimizer and master.copied_at == master._version)
 
 
-def _elements(one: tuple[Declared, str]) -> int:
+def _names(model: nn.Module) -> list[_Name]:
+    """Return the parameters of a model in order."""
+    return [(module, name) for module in model.modules() if isinstance(module, Declared) for name in module.layouts]
+
+
+def _is_matrix(one: _Name) -> bool:
+    module, name = one
+    return bool(getattr(module, name).dim() > 1)
+
+
+def _elements(one: _Name) -> int:
     module, name = one
     return int(getattr(module, name).numel())
+
+
+def _all_elements(block: nn.Module) -> int:
+    return sum(_elements(one) for one in _names(block))
+
+
+def _padded_size(one: _Name, shards: int) -> int:
+    """Return the number of elements of a parameter with as many rows for each rank, rounded up to ALIGNMENT."""
+    module, name = one
+    rows, *others = getattr(module, name).shape
+    size: int = -(-rows // shards) * shards * math.prod(others)
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -7,8 +7,8 @@
 | 2 | sharded, gathered once per step | reduce-scattered after every micro batch |
 | 3 | sharded, gathered for each bucket of blocks, forward and backward | reduce-scattered after every micro batch |
 
-ZeRO-3 and offloading to host memory use FSDP2; the rest is ``native.parallel.zero``. A single data-parallel rank has
-nothing to shard, but with ZeRO-3 it does not keep the 16-bit weights of all blocks.
+Offloading to host memory uses FSDP2; the rest is ``native.parallel.zero``. A single data-parallel rank has nothing to
+shard, but with ZeRO-3 it does not keep the 16-bit weights of all blocks.
 
 Both shard a rank's tensor-parallel shard: FSDP's mesh does not include the tensor axis. Tested with ZeRO-3 on 2 x 2
 gloo ranks: losses and norms equal those of one process, and checkpoints load on 1 and 4 tensor ranks and on 2 data
@@ -38,14 +38,15 @@ def place(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:
     With 16-bit compute weights the master weights are fp32, and gradients are reduced in ``precision.reduce``.
     """
     is_alone = mesh.parallel.data == 1
-    if is_offloaded(mesh) or (mesh.parallel.zero_stage == 3 and not (is_alone and precision.dtype == "fp32")):
+    if is_offloaded(mesh):
         decoder.may_defer = False
         shard(decoder, mesh, precision)
-        decoder.to_empty(device="cpu" if is_offloaded(mesh) else mesh.device)
+        decoder.to_empty(device="cpu")
     elif is_alone and precision.dtype == "fp32":
         decoder.to_empty(device=mesh.device)
     else:
-        decoder.copies = ComputeWeights(decoder, mesh, DTYPES[precision.dtype], DTYPES[precision.reduce])
+        blocks = list(decoder.layers.values())
+        decoder.copies = ComputeWeights(decoder, blocks, mesh, DTYPES[precision.dtype], DTYPES[precision.reduce])
 
 
 def shard(decoder: Decoder, mesh: Mesh, precision: Precision) -> None:

@@ -52,7 +52,7 @@ def why_not(config: TrainConfig, mesh: Mesh) -> str:
         # Earlier releases free the host memory from which a captured _chunk_cat copies its table at each replay.
         f"ZeRO with torch before {KEEPS_HOST_MEMORY}": mesh.shards > 1
         and Version(torch.__version__).release < Version(KEEPS_HOST_MEMORY).release,
-        "FSDP": parallel.zero_stage == 3 or parallel.offload_optimizer,
+        "FSDP": parallel.offload_optimizer,
         "the loss scale of fp16": config.precision.dtype == "fp16",
         f"the optimizer {config.optimizer.kind}": config.optimizer.kind == "sgd",
         "a weight decay that changes": changes,

@@ -48,8 +48,10 @@ def trained(model, precision, mesh, **sizes):
         ("gated", Precision("bf16", reduce="bf16"), {"micro": 4}),
         ("gpt_j_tied", Precision("bf16", reduce="bf16"), {"zero_stage": 2, "micro": 4}),
         ("gpt2", Precision("fp16", loss_scale=LossScale(initial=2.0**12, hysteresis=1)), {"micro": 8}),
+        ("gpt2", Precision("bf16"), {"zero_stage": 3, "micro": 4}),
+        ("gated", Precision("bf16"), {"zero_stage": 3, "micro": 4, "recompute": "full", "recompute_layers": 3}),
     ],
-    ids=["recomputed", "sums in bf16", "sums in bf16, zero-2", "fp16"],
+    ids=["recomputed", "sums in bf16", "sums in bf16, zero-2", "fp16", "zero-3", "zero-3, recomputed by threes"],
 )
 def test_no_bit_differs_from_fsdp(mesh, by_fsdp, model, precision, sizes):
     ours, *numbers = trained(model, precision, mesh, **sizes)
@@ -91,13 +93,14 @@ def test_a_checkpoint_of_one_resumes_in_the_other(mesh, by_fsdp, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("dtype", "zero_stage", "is_fsdp"), [("bf16", 3, True), ("bf16", 2, False), ("fp16", 3, True), ("fp32", 3, False)]
+    ("dtype", "zero_stage", "has_copies"),
+    [("bf16", 3, True), ("bf16", 2, True), ("fp16", 3, True), ("fp32", 3, False)],
 )
-def test_zero_3_keeps_no_16_bit_weights_of_all_blocks(mesh, dtype, zero_stage, is_fsdp):
+def test_one_rank_computes_with_copies_in_16_bits_only(mesh, dtype, zero_stage, has_copies):
     settings = replace(config(GPT2, zero_stage=zero_stage), precision=Precision(dtype))
     made = Trainer(settings, replace(mesh, parallel=settings.parallel))
-    assert isinstance(made.decoders[0], data_parallel.FSDPModule) == is_fsdp
-    assert (made.decoders[0].copies is not None) == (dtype != "fp32" and not is_fsdp)
+    assert not isinstance(made.decoders[0], data_parallel.FSDPModule)
+    assert (made.decoders[0].copies is not None) == has_copies
 
 
 def test_passes_see_changed_master_weights(mesh):
@@ -109,9 +112,10 @@ def test_passes_see_changed_master_weights(mesh):
     assert made.evaluate(batch(0, settings), 8) != before
 
 
-def test_a_trainer_without_references_is_freed(mesh):
-    settings = replace(config(GPT2), precision=Precision("bf16"))
-    made = Trainer(settings, mesh)
+@pytest.mark.parametrize("zero_stage", [0, 3])
+def test_a_trainer_without_references_is_freed(mesh, zero_stage):
+    settings = replace(config(GPT2, zero_stage=zero_stage), precision=Precision("bf16"))
+    made = Trainer(settings, replace(mesh, parallel=settings.parallel))
     made.step(batch(0, settings), 8, 3e-3, 0.1)
     kept = [weakref.ref(one.parameter) for one in made.parameters]
     del made
@@ -123,6 +127,8 @@ ON_TWO_RANKS = [
     Case("whole, bf16", "gated", {"data": 2, "micro": 4, "recompute": "full"}, dtype="bf16"),
     Case("cut, fp32", "odd", {"data": 2, "zero_stage": 1}),
     Case("each pass summed", "odd", {"data": 2, "zero_stage": 2}, dtype="bf16", reduce="bf16"),
+    Case("for each pass, bf16", "odd", {"data": 2, "zero_stage": 3}, dtype="bf16"),
+    Case("for each pass, fp32", "neox", {"data": 2, "zero_stage": 3, "recompute": "full"}),
 ]
 MORE_ON_TWO_RANKS = [
     Case("whole, fp32", "odd", {"data": 2}),
@@ -199,3 +205,21 @@ def test_a_single_micro_batch_accumulates_nothing(mesh, monkeypatch):
     monkeypatch.setattr(zero, "wide_products", None)  # using it would fail
     made, *_ = trained("gpt2", Precision("bf16"), mesh, micro=8)
     assert made.config.batch.accumulation == 1
+
+
+def test_a_checkpoint_resumes_under_another_stage(train_on, tmp_path):
+    """From ZeRO-1 to ZeRO-3 and back; rows do not divide, and only the rounding of sums over micro batches differs."""
+    first, second = str(tmp_path / "by stage 1"), str(tmp_path / "by stage 3")
+    stage = {number: {"data": 2, "zero_stage": number, "micro": 2} for number in (1, 3)}
+    cases = [
+        Case("straight", "odd", stage[1], steps=6),
+        Case("begun", "odd", stage[1], steps=2, save=first),
+        Case("stage 3", "odd", stage[3], steps=2, load=first, save=second),
+        Case("stage 1 again", "odd", stage[1], steps=2, load=second),
+    ]
+    results = train_on(2, cases)
+    straight, begun, third, again = (results[case.name] for case in cases)
+    assert third.evaluated[0] == begun.evaluated[1]
+    assert again.evaluated[0] == third.evaluated[1]
+    assert begun.losses + third.losses + again.losses == pytest.approx(straight.losses, rel=1e-6)
+    assert begun.norms + third.norms + again.norms == pytest.approx(straight.norms, rel=1e-6)
