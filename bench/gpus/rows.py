@@ -32,6 +32,7 @@ TWO = "--ranks 2"
 SMALL = "--shape 345M --micro-batch 8"
 TENSOR = f"{TWO} --tensor 2"
 PIPELINE = f"{TWO} --pipeline 2 --micro-batch 2 --accumulation 8"
+WHOLE = {"ASCEND_ADAPT_TENSOR_OVERLAP": "0"}
 ROWS = {
     "one": Row("native", 40),
     "345M-one": Row(f"native {SMALL}", 25),
@@ -39,6 +40,7 @@ ROWS = {
     "one-8": Row("native --accumulation 2", 40),
     "one-16": Row("native --micro-batch 2 --accumulation 8", 50),
     "tensor": Row(f"native {TENSOR}", 40),
+    "tensor-whole": Row(f"native {TENSOR}", 40, WHOLE),
     "zero1": Row(f"native {TWO} --zero 1", 40),
     "pipeline": Row(f"native {PIPELINE}", 40),
     # The last stage also computes the head and the loss, worth about 2 layers; at 345M about 4.
@@ -50,6 +52,7 @@ ROWS = {
     "345M-tensor-repeats": Row(f"native-repeats {TENSOR} {SMALL}", 60),
     "345M-zero1-repeats": Row(f"native-repeats {TWO} {SMALL} --zero 1", 60),
     "345M-tensor": Row(f"native {TENSOR} {SMALL}", 25),
+    "345M-tensor-whole": Row(f"native {TENSOR} {SMALL}", 25, WHOLE),
     "345M-pipeline": Row(f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 30),
     "345M-pipeline-balanced": Row(
         f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8"
@@ -63,6 +66,8 @@ ROWS = {
     "tensor-priority": Row(f"native {TENSOR}", 25, {"TORCH_NCCL_HIGH_PRIORITY": "1"}),
     "345M-zero1": Row(f"native {TWO} {SMALL} --zero 1", 20),
     "tensor-channels": Row(f"native {TENSOR}", 20, {"NCCL_MIN_NCHANNELS": "32"}),
+    # A collective occupies a multiprocessor per channel, which a matmul that it overlaps lacks.
+    "tensor-few-channels": Row(f"native {TENSOR}", 20, {"NCCL_MAX_NCHANNELS": "8"}),
     "zero1-ddp": Row(f"ddp-compiled {TWO}", 60),
     "pipeline-interleaved": Row(f"native {PIPELINE} --arguments '--num-layers-per-virtual-pipeline-stage 6'", 30),
     "pipeline-interleaved-balanced": Row(
