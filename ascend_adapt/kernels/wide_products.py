@@ -13,26 +13,38 @@ def are_fused(device: torch.device) -> bool:
     return device.type == "cuda" and _IN_TORCH and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def product(
-    left: torch.Tensor,
-    right: torch.Tensor,
-    dtype: torch.dtype,
-    total: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return left [M, K] @ right [K, N] in fp32 or fp64: added to ``total`` in place, or written to ``out``.
+def product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return left [M, K] @ right [K, N] in fp32 or fp64.
 
     If the device has no fused product, the product is rounded to the dtype of its inputs first.
     """
     if left.dtype == dtype:
-        return torch.mm(left, right, out=out) if total is None else total.addmm_(left, right)
-    if not are_fused(left.device):
+        return left @ right
+    if are_fused(left.device):
+        return torch.mm(left, right, out_dtype=dtype)
+    return (left @ right).to(dtype)
+
+
+def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, overwrite: bool = False) -> None:
+    """Add left [M, K] @ right [K, N] to ``total`` in place, or with ``overwrite`` write it there.
+
+    ``total`` is [M, N], or has the rows in blocks that may be apart in memory: [blocks, M / blocks, N].
+    """
+    if total.dim() == 3:
+        left, right = left.unflatten(0, total.shape[:2]), right.expand(total.shape[0], *right.shape)
+    if left.dtype == total.dtype:
+        if total.dim() == 3:
+            total.baddbmm_(left, right, beta=0 if overwrite else 1)
+        else:
+            total.addmm_(left, right, beta=0 if overwrite else 1)
+    elif not are_fused(left.device):
         rounded = left @ right
-        if total is not None:
-            return total.add_(rounded)
-        return rounded.to(dtype) if out is None else out.copy_(rounded)
-    if total is not None:
-        return torch.addmm(total, left, right, out_dtype=dtype, out=total)
-    if out is not None:
-        return torch.mm(left, right, out_dtype=dtype, out=out)
-    return torch.mm(left, right, out_dtype=dtype)
+        _ = total.copy_(rounded) if overwrite else total.add_(rounded)
+    elif total.dim() == 3 and overwrite:
+        torch.bmm(left, right, out_dtype=total.dtype, out=total)
+    elif total.dim() == 3:
+        torch.baddbmm(total, left, right, out_dtype=total.dtype, out=total)
+    elif overwrite:
+        torch.mm(left, right, out_dtype=total.dtype, out=total)
+    else:
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)

@@ -41,6 +41,10 @@ ROWS = {
     "one-16": Row("native --micro-batch 2 --accumulation 8", 50),
     "tensor": Row(f"native {TENSOR}", 40),
     "tensor-whole": Row(f"native {TENSOR}", 40, WHOLE),
+    # With more rows, the matmuls of half a micro batch are as large as those of "tensor-whole".
+    "one-of-8-rows": Row("native --micro-batch 8", 40),
+    "tensor-8-rows": Row(f"native {TENSOR} --micro-batch 8", 40),
+    "tensor-8-rows-whole": Row(f"native {TENSOR} --micro-batch 8", 40, WHOLE),
     "zero1": Row(f"native {TWO} --zero 1", 40),
     "pipeline": Row(f"native {PIPELINE}", 40),
     # The last stage also computes the head and the loss, worth about 2 layers; at 345M about 4.
@@ -51,6 +55,7 @@ ROWS = {
     "345M-pipeline-repeats": Row(f"native-repeats {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 70),
     "345M-tensor-repeats": Row(f"native-repeats {TENSOR} {SMALL}", 60),
     "345M-zero1-repeats": Row(f"native-repeats {TWO} {SMALL} --zero 1", 60),
+    "345M-zero3-repeats": Row(f"native-repeats {TWO} {SMALL} --zero 3", 60),
     "345M-tensor": Row(f"native {TENSOR} {SMALL}", 25),
     "345M-tensor-whole": Row(f"native {TENSOR} {SMALL}", 25, WHOLE),
     "345M-pipeline": Row(f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 30),

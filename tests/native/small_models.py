@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -25,6 +26,7 @@ from ascend_adapt.config.train_config import (
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
 from ascend_adapt.native.checkpoint.state import TrainState
+from ascend_adapt.native.parallel import accumulation, zero
 from ascend_adapt.native.step import data_parallel
 from ascend_adapt.native.step import trainer as trainers
 from ascend_adapt.native.step.trainer import Trainer
@@ -134,6 +136,8 @@ class Case:
     load: str | None = None
     save: str | None = None
     by_fsdp: bool = False
+    fused: bool = False
+    """Whether linear layers accumulate their weights' gradients, as on a GPU (``fused_products``)."""
 
     @property
     def settings(self):
@@ -163,8 +167,36 @@ def place_by_fsdp(decoder, mesh, precision):
     decoder.to_empty(device=mesh.device)
 
 
+@contextmanager
+def fused_products():
+    """Linear layers accumulate their weights' gradients; yields for each product whether it overwrites.
+
+    A product is rounded as it is without this, so no bit may differ.
+    """
+    calls = []
+
+    def rounded(total, left, right, *, overwrite):
+        calls.append(overwrite)
+        of_pair = (left @ right).view_as(total)
+        _ = total.copy_(of_pair) if overwrite else total.add_(of_pair)
+
+    with (
+        patch.object(accumulation, "are_fused", lambda device: True),
+        patch.object(zero, "are_fused", lambda device: True),
+        patch.object(zero, "add_product", rounded),
+    ):
+        yield calls
+
+
 def train(case, mesh):
     """Train on this rank."""
+    with fused_products() if case.fused else nullcontext([True]) as calls:
+        results = _train(case, mesh)
+    assert calls, f"{case.name}: no product accumulated a gradient"
+    return results
+
+
+def _train(case, mesh):
     settings, results = case.settings, Results([], [], [])
     with patch.object(trainers, "place", place_by_fsdp if case.by_fsdp else trainers.place):
         trainer = Trainer(settings, mesh)

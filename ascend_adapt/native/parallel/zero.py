@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ascend_adapt.config.buckets import in_buckets
-from ascend_adapt.kernels import wide_products
+from ascend_adapt.kernels.wide_products import add_product, are_fused
 from ascend_adapt.native.parallel import collectives
 from ascend_adapt.native.parallel.accumulation import ComputeWeight
 from ascend_adapt.native.parallel.block_weights import BlockWeights
@@ -129,9 +129,10 @@ class ComputeWeights:
     @torch.no_grad()
     def _add_product(self, number: int, place: int, left: torch.Tensor, right: torch.Tensor, *, is_last: bool) -> bool:
         """Add left @ right to the gradient ``place`` of a bucket; return False if gradients are not accumulated."""
-        if self._reduces_each or self._is_only:
+        bucket = self._buckets[number]
+        if not bucket.in_place and (self._reduces_each or self._is_only):
             return False
-        self._buckets[number].add_product(place, left, right)
+        bucket.add_product(place, left, right)
         if is_last:
             self._gradient_ready(number, place)
         return True
@@ -196,6 +197,8 @@ class _Bucket:
                 size = _padded_size(one, self._shards)
                 memory, shared = shared[:size], shared[size:]
             self._add(one, mesh, dtype, memory)
+        self.in_place = self._shards > 1 and not any(self._sizes[1::2]) and are_fused(mesh.device)
+        """Whether gradients are written where the reduction reads them, without a copy. Needs as many rows per rank."""
 
     def _add(self, one: _Name, mesh: Mesh, dtype: torch.dtype, memory: torch.Tensor | None) -> None:
         module, name = one
@@ -209,7 +212,7 @@ class _Bucket:
             # ``data`` does not share the version counter, by which autograd would see that other weights were
             # written to this memory between a forward pass and its backward pass.
             padded = memory.data[:size].view(each * self._shards, *others)
-            copy = nn.Parameter(padded.data[:rows])
+            copy = ComputeWeight(padded.data[:rows])
         elif self._shards == 1 and dtype == master.dtype:
             padded, copy = master.detach(), master
         else:
@@ -252,12 +255,8 @@ class _Bucket:
 
     def add_product(self, place: int, left: torch.Tensor, right: torch.Tensor) -> None:
         """Accumulate left @ right as the gradient of the parameter ``place``."""
-        total = self._accumulated()[place]
-        if place in self._added:
-            wide_products.product(left, right, total.dtype, total)
-        else:
-            wide_products.product(left, right, total.dtype, out=total)
-            self._added.add(place)
+        add_product(self._accumulated()[place], left, right, overwrite=place not in self._added)
+        self._added.add(place)
 
     def add_gradients(self, *, is_last: bool, is_only: bool) -> None:
         """Accumulate the bucket's gradients, all of which are ready.
@@ -270,7 +269,7 @@ class _Bucket:
         if self._keeps and is_only and len(found) == len(self.masters):
             self._kept = list(found.values())
             return
-        if is_last and self._shards > 1 and not self._sums:
+        if is_last and self._shards > 1 and not self._sums and not self.in_place:
             self._sums = list(found.values())  # _chunk_cat casts them
             return
         sums = self._accumulated()
@@ -279,12 +278,19 @@ class _Bucket:
             ([place for place in found if place not in self._added], torch._foreach_copy_),
         ):
             if places:
-                add([sums[place] for place in places], [found[place] for place in places])
+                add([sums[place] for place in places], [found[place].view_as(sums[place]) for place in places])
         self._added |= set(found)
 
     def _accumulated(self) -> list[torch.Tensor]:
-        """Return the sum of each gradient: fp32, uninitialised where its place is not in ``_added``."""
-        if not self._sums:
+        """Return the sum of each gradient: fp32, uninitialised where its place is not in ``_added``.
+
+        If they are accumulated in place, their shape is [ranks, rows per rank, ...].
+        """
+        if not self._sums and self.in_place:
+            self._flat = self.copies[0].new_empty(self._shards, sum(self._sizes), dtype=self._sums_dtype)
+            parts = zip(self._flat.split(self._sizes[::2], 1), self.copies, strict=True)
+            self._sums = [part.view(self._shards, -1, *copy.shape[1:]) for part, copy in parts]
+        elif not self._sums:
             sizes = [one.numel() for one in self.copies]
             self._flat = self.copies[0].new_empty(sum(sizes), dtype=self._sums_dtype)
             parts = zip(self._flat.split(sizes), self.copies, strict=True)
@@ -298,6 +304,9 @@ class _Bucket:
         if self._shards == 1:
             assert self._flat is not None
             flat = mine = self._flat
+        elif self.in_place:
+            assert self._flat is not None
+            flat, mine = self._flat, torch.empty_like(self._flat[0])
         else:
             flat = self._sums[0].new_empty(self._shards, sum(self._sizes), dtype=self._sums_dtype)
             torch._chunk_cat(self._sums, 0, self._shards, out=flat)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
-from native.small_models import GPT2, MODELS, Case, batch, config, place_by_fsdp, train
+from native.small_models import GPT2, MODELS, Case, batch, config, fused_products, place_by_fsdp, train
 
 from ascend_adapt.config.train_config import LossScale, Precision
-from ascend_adapt.native.parallel import accumulation, zero
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step import data_parallel, trainer
 from ascend_adapt.native.step.trainer import Trainer
@@ -128,6 +126,9 @@ ON_TWO_RANKS = [
     Case("cut, fp32", "odd", {"data": 2, "zero_stage": 1}),
     Case("each pass summed", "odd", {"data": 2, "zero_stage": 2}, dtype="bf16", reduce="bf16"),
     Case("for each pass, bf16", "odd", {"data": 2, "zero_stage": 3}, dtype="bf16"),
+    Case("cut, in the product", "gpt2", {"data": 2, "zero_stage": 1, "micro": 2}, dtype="bf16", fused=True),
+    Case("each pass, in the product", "gated", {"data": 2, "zero_stage": 2, "micro": 2}, dtype="bf16", fused=True),
+    Case("for each pass, in the product", "neox", {"data": 2, "zero_stage": 3}, dtype="bf16", fused=True),
     Case("for each pass, fp32", "neox", {"data": 2, "zero_stage": 3, "recompute": "full"}),
 ]
 MORE_ON_TWO_RANKS = [
@@ -147,7 +148,10 @@ MORE_ON_TWO_RANKS = [
 def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path, cases):
     """Where rows divide and where not, in several buckets; a checkpoint of one resumes in the other."""
     begun = [replace(case, steps=2, save=str(tmp_path / case.name)) for case in cases]
-    begun += [replace(case, name=f"{case.name}, FSDP", save=f"{case.save} by FSDP", by_fsdp=True) for case in begun]
+    begun += [
+        replace(case, name=f"{case.name}, FSDP", save=f"{case.save} by FSDP", by_fsdp=True, fused=False)
+        for case in begun
+    ]
     # Each resumes from the checkpoint of the other; what is saved does not depend on how gradients are summed.
     resumed = [
         replace(
@@ -174,20 +178,12 @@ def test_no_bit_differs_from_fsdp_on_two_ranks(train_on, tmp_path, cases):
     [("gpt2", {}), ("neox", {"recompute": "full"}), ("gated", {"zero_stage": 1}), ("gpt_j_tied", {"zero_stage": 2})],
 )
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_accumulation_in_the_matrix_product(mesh, monkeypatch, model, sizes, dtype):
-    """The product is rounded here as by the separate kernels, so no bit may differ. ZeRO-2 accumulates nothing."""
+def test_accumulation_in_the_matrix_product(mesh, model, sizes, dtype):
+    """On one rank ZeRO-2 accumulates nothing."""
     precision = Precision("bf16", reduce=dtype)
     expected, *numbers = trained(model, precision, mesh, micro=2, **sizes)
-    calls = []
-
-    def rounded(left, right, dtype, total=None, out=None):
-        calls.append(total is not None)
-        of_pair = left @ right
-        return out.copy_(of_pair) if total is None else total.add_(of_pair)
-
-    monkeypatch.setattr(accumulation, "are_fused", lambda device: True)
-    monkeypatch.setattr(zero, "wide_products", SimpleNamespace(product=rounded))
-    found, *others = trained(model, precision, mesh, micro=2, **sizes)
+    with fused_products() as calls:
+        found, *others = trained(model, precision, mesh, micro=2, **sizes)
     assert numbers == others
     for one, other in zip(found.parameters, expected.parameters, strict=True):
         assert torch.equal(one.local, other.local), one.name
@@ -196,15 +192,15 @@ def test_accumulation_in_the_matrix_product(mesh, monkeypatch, model, sizes, dty
     pieces = found.config.batch.accumulation
     assert pieces > 1
     # In each of two steps, the first micro batch writes the sum and the others add to it.
-    assert calls.count(False) == accumulates * 2 * linears
-    assert calls.count(True) == accumulates * 2 * linears * (pieces - 1)
+    assert calls.count(True) == accumulates * 2 * linears
+    assert calls.count(False) == accumulates * 2 * linears * (pieces - 1)
 
 
-def test_a_single_micro_batch_accumulates_nothing(mesh, monkeypatch):
-    monkeypatch.setattr(accumulation, "are_fused", lambda device: True)
-    monkeypatch.setattr(zero, "wide_products", None)  # using it would fail
-    made, *_ = trained("gpt2", Precision("bf16"), mesh, micro=8)
+def test_a_single_micro_batch_accumulates_nothing(mesh):
+    with fused_products() as calls:
+        made, *_ = trained("gpt2", Precision("bf16"), mesh, micro=8)
     assert made.config.batch.accumulation == 1
+    assert not calls
 
 
 def test_a_checkpoint_resumes_under_another_stage(train_on, tmp_path):

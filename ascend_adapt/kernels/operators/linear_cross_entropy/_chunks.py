@@ -130,7 +130,10 @@ class _Gradients:
         if self.hidden is not None:
             torch.mm(rounded, self.weight_in, out=self.hidden[rows])
         if self.needs_weight:
-            self.weight = wide_products.product(rounded.t(), hidden, exact(rounded[:0]).dtype, self.weight)
+            if self.weight is None:
+                self.weight = wide_products.product(rounded.t(), hidden, exact(rounded[:0]).dtype)
+            else:
+                wide_products.add_product(self.weight, rounded.t(), hidden)
         if self.bias is not None:
             self.bias += of_logits.sum(0)
 
