@@ -227,6 +227,25 @@ def dropout_with_byte_mask_keeps_scaled_values_only_in_training():
 
 
 @case
+def products_of_float16_are_those_of_float32_rounded_once():
+    x, y = normal(16384, 24).half(), normal(16384, 40, seed=1).half()
+    wanted = (x.float().t() @ y.float()).half()
+    assert torch.equal((x.npu().t() @ y.npu()).cpu(), wanted)
+    assert torch.equal(torch.bmm(x.npu().t()[None], y.npu()[None])[0].cpu(), wanted)
+    weight = torch.zeros(40, 24).half().npu().requires_grad_()
+    functional.linear(x.npu(), weight).backward(y.npu())
+    assert torch.equal(weight.grad.cpu(), (y.float().t() @ x.float()).half())
+    total = torch.ones(24, 40).half().npu()
+    assert total.addmm_(x.npu().t(), y.npu()) is total
+    assert torch.equal(total.cpu(), torch.ones(24, 40).addmm_(x.float().t(), y.float()).half())
+
+
+@case
+def products_of_two_dtypes_are_rejected():
+    assert raised(RuntimeError, lambda: torch.ones(2, 2).half().npu() @ torch.ones(2, 2).npu(), "dtype")
+
+
+@case
 def one_seed_gives_one_dropout_mask():
     x = torch.ones(64, 64).npu()
     torch.npu.manual_seed(11)
