@@ -42,7 +42,7 @@ _PRODUCTS = frozenset(
         *("matmul_backward", "linear_backward"),
     )
 )
-"""Products in float16: the CPU's kernels for them add term by term, and take up to 100 times as long as in float32."""
+"""Products in float16: the CPU's kernels for them add term by term, and are up to 100 times slower than in float32."""
 _INTEGERS_IN_FLOAT32 = frozenset(("aten::hardsigmoid", "aten::hardsigmoid_", "aten::hardsigmoid.out"))
 """Operators that accept int32 on a device. Source: op-plugin@5045ad2 test/test_base_ops/test_hardsigmoid.py."""
 _BFLOAT16_IN_FLOAT32 = frozenset(f"aten::_foreach_{name}.List" for name in ("add", "add_", "sub", "sub_"))
