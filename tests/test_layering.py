@@ -77,6 +77,7 @@ MAY_IMPORT = {
         "ascend_adapt.emulation.build",
         "ascend_adapt.emulation.cache",
         "ascend_adapt.emulation.wheel",
+        "ascend_adapt.json_shapes",
         "ascend_adapt.kernels",
         "ascend_adapt.patches",
         "ascend_adapt.probe",

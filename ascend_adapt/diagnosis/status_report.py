@@ -7,12 +7,14 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ascend_adapt import probe, regular_files, terminal
 from ascend_adapt.diagnosis import evidence
 from ascend_adapt.errors import AdaptError, SettingsError
+from ascend_adapt.json_shapes import STRING, is_a, list_of, map_of, of_types, record
 from ascend_adapt.patches.declare.outcome import BAD_STATES, STATES, Outcome
 from ascend_adapt.patches.judge import static
 from ascend_adapt.patches.judge.installation import SourceTree
@@ -26,6 +28,34 @@ IN_WORDS = {
     "not_needed": "not needed",
     "skipped": "for another device, version or code base",
 }
+
+
+_STRINGS = list_of(STRING)
+_OUTCOME = record(
+    {
+        **dict.fromkeys(("patch", "plugin", "target", "reason", "requires", "found"), STRING),
+        "state": is_a("a state of a patch", lambda value: value in STATES),
+        "evidence": _STRINGS,
+    },
+    dict.fromkeys(("why", "until", "without"), STRING),
+)
+_FACTS = map_of(map_of(STRING))
+_STATUS = record(
+    {
+        "rank": of_types("a number", int),
+        **dict.fromkeys(("device", "device_reason"), STRING),
+        "outcomes": list_of(_OUTCOME),
+        "facts": lambda value, place: chain(
+            is_a("facts of at least one moment", bool)(value, place), _FACTS(value, place)
+        ),
+    },
+    {
+        **dict.fromkeys(("problems", "beside", "programs"), _STRINGS),
+        "since": of_types("a time", int, float),
+        "until": of_types("a time, or null", int, float, type(None)),
+    },
+)
+"""What a rank writes to adapt-status.<rank>.json, as far as it is read here."""
 
 
 class NoStatus(AdaptError):
@@ -161,10 +191,11 @@ def _ranks(run_dir: Path, damaged: list[str]) -> dict[int, dict[str, Any]]:
     for _, file in sorted((rank, file) for file, rank in numbered.items() if rank is not None):
         try:
             data = json.loads(regular_files.read_text(file))
+            if fault := next(_STATUS(data, ""), ""):
+                raise ValueError(fault)
             data["outcomes"] = tuple(_outcome(outcome) for outcome in data["outcomes"])
-            data["facts"] = {moment: dict(values) for moment, values in data["facts"].items()}
-            ranks[int(data["rank"])] = data
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            ranks[data["rank"]] = data
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             damaged.append(f"{file}: is not a status file ({error}) — remove it")
     return ranks
 

@@ -23,7 +23,8 @@ class Emulation:
     """An emulated machine: its devices, its torch_npu, and the CANN that torch_npu loads."""
 
     soc: str
-    devices: int
+    devices: int | None
+    """None: one for each rank that a launcher starts."""
     torch_npu: wheel.Wheel
     cann_home: Path
     full_size_steps: int | None = None
@@ -38,7 +39,7 @@ class Emulation:
             **({full_size.VARIABLE: str(self.full_size_steps)} if self.full_size_steps else {}),
             **({"ASCEND_ADAPT_EMULATED_MEMORY": str(self.memory << 30)} if self.memory else {}),
             "ASCEND_ADAPT_EMULATED": "1",
-            "ASCEND_ADAPT_EMULATED_DEVICES": str(self.devices),
+            **({"ASCEND_ADAPT_EMULATED_DEVICES": str(self.devices)} if self.devices else {}),
             "ASCEND_ADAPT_EMULATED_SOC": SOCS[self.soc],
             "LD_LIBRARY_PATH": os.pathsep.join([str(self.cann_home / "lib64"), *users]),
             # The variables that CANN's set_env.sh sets. DeepSpeed and torch_npu read both.
@@ -55,7 +56,7 @@ class Emulation:
 
 def prepare(
     soc: str,
-    devices: int,
+    devices: int | None,
     environ: Mapping[str, str],
     say: Callable[[str], None] = lambda text: None,
     full_size_steps: int | None = None,
@@ -67,17 +68,17 @@ def prepare(
         EmulationError: this machine cannot emulate an NPU, or has real NPUs or CANN.
     """
     _check_machine(environ)
-    _check_request(devices, environ)
+    _check_request(devices or 1, environ)
     build.find_compiler(environ)
     torch_npu = wheel.for_installed_torch(environ, say)
     return Emulation(soc, devices, torch_npu, build.cann_home(torch_npu, environ), full_size_steps, memory)
 
 
-def count_devices(nproc: int | None, environ: Mapping[str, str]) -> int:
-    """Return the number of emulated devices: one per rank, or as many as ASCEND_RT_VISIBLE_DEVICES requires."""
+def count_devices(nproc: int | None, environ: Mapping[str, str]) -> int | None:
+    """Return how many devices --nproc or ASCEND_RT_VISIBLE_DEVICES requires, or None if neither is given."""
     visible = environ.get("ASCEND_RT_VISIBLE_DEVICES", "")
     named = [number + 1 for number in map(whole_number, visible.split(",")) if number is not None]
-    return max([nproc or 1, *named])
+    return max([nproc or 1, *named]) if nproc or named else None
 
 
 def _check_machine(environ: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 Kernel = Callable[..., Any]
 
 _NARROW = {"Half": torch.float16, "BFloat16": torch.bfloat16}
+_OTHERS = frozenset((torch.bfloat16, torch.float32, torch.float64))
 _REFUSED = re.compile(
     r"not implemented for '(Half|BFloat16)'|Unsupported datatype for \w+:\s?(?:c10::)?(Half|BFloat16)"
 )
@@ -34,6 +35,14 @@ _IN_FLOAT32 = frozenset(
     )
 )
 """Operators over many terms: a device accumulates in float32, while CPU kernels round after every term."""
+_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("mm", "bmm", "mv", "dot", "vdot", "matmul", "linear", "addmm", "addbmm", "baddbmm", "addmv"),
+        *("matmul_backward", "linear_backward"),
+    )
+)
+"""Products in float16: the CPU's kernels for them add term by term, and are up to 100 times slower than in float32."""
 _INTEGERS_IN_FLOAT32 = frozenset(("aten::hardsigmoid", "aten::hardsigmoid_", "aten::hardsigmoid.out"))
 """Operators that accept int32 on a device. Source: op-plugin@5045ad2 test/test_base_ops/test_hardsigmoid.py."""
 _BFLOAT16_IN_FLOAT32 = frozenset(f"aten::_foreach_{name}.List" for name in ("add", "add_", "sub", "sub_"))
@@ -55,9 +64,14 @@ def computed(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
         widens.add(torch.bfloat16)
     if full_name in _INTEGERS_IN_FLOAT32:
         widens.add(torch.int32)
+    is_product = full_name.removesuffix(".out").rstrip("_") in _PRODUCTS
+    if is_product:
+        widens.add(torch.float16)
 
     def call(*args: Any, **named: Any) -> Any:
         narrow = _first_dtype(args, widens) if widens else None
+        if is_product and _first_dtype(args, _OTHERS) is not None:
+            narrow = None  # The CPU's kernel rejects a mixture of dtypes, as a device does.
         if narrow is None:
             try:
                 return operator(*args, **named)
@@ -98,7 +112,7 @@ def computed(operator: Kernel, schema: torch.FunctionSchema) -> Kernel:
     return call
 
 
-def _first_dtype(values: Iterable[Any], among: set[torch.dtype]) -> torch.dtype | None:
+def _first_dtype(values: Iterable[Any], among: Collection[torch.dtype]) -> torch.dtype | None:
     for value in values:
         if isinstance(value, torch.Tensor) and value.dtype in among:
             return value.dtype

@@ -22,6 +22,7 @@ from ascend_adapt.npu_limits import (
     grouped_matmul,
     layer_norm,
     linear,
+    linear_cross_entropy,
     masked_softmax,
     products,
     quantised,
@@ -38,8 +39,8 @@ from ascend_adapt.npu_limits.limit import Limit
 
 _FAMILIES = (
     *(fusion_attention, ring_attention, masked_softmax, rms_norm, layer_norm, rotary, swiglu, gelu, cross_entropy),
-    *(adam, batch_norm, casts, bmm, linear, dropout, transpose, float_status, recurrent, products),
-    *(grouped_matmul, token_permutation, expert_routing, slicing, quantised, boxes, collective_products),
+    *(linear_cross_entropy, adam, batch_norm, casts, bmm, linear, dropout, transpose, float_status, recurrent),
+    *(products, grouped_matmul, token_permutation, expert_routing, slicing, quantised, boxes, collective_products),
 )
 
 

@@ -7,7 +7,7 @@ from ascend_adapt.npu_limits.limit import Limit, check, document
 _WITH_SOFTMAX = document("torch_npu-npu_dropout_with_add_softmax.md")
 
 PROBABILITY = Limit(
-    "_npu_dropout, npu_dropout_gen_mask, npu_dropout_do_mask",
+    "_npu_dropout, npu_dropout_gen_mask, npu_dropout_do_mask, dropout_with_byte_mask",
     "p is in [0, 1] and the input has a floating dtype",
     check("aclops/DropoutKernelNpu.cpp"),
 )
@@ -15,6 +15,11 @@ MASK_SIZE = Limit(
     "npu_dropout_do_mask",
     "mask is uint8 with one bit for each element, padded to 128 bits",
     check("aclops/DropoutKernelNpu.cpp"),
+)
+BYTE_MASK = Limit(
+    "_dropout_with_byte_mask_backward",
+    "mask is uint8 with one byte for each element of grad_output, which has a floating dtype",
+    check("aclops/DropoutWithByteMaskKernelNpu.cpp"),
 )
 SOFTMAX_SHAPES = Limit(
     "npu_dropout_with_add_softmax",

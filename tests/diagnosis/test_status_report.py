@@ -184,3 +184,31 @@ def test_a_damaged_status(text, tmp_path):
     (tmp_path / "adapt-status.0.json").write_text(text)
     with pytest.raises(NoStatus, match="is not a status file"):
         status_report.of_run(tmp_path)
+
+
+CHANGES = [
+    {"facts": {}},
+    {"facts": {"start": 3}},
+    {"device": None, "device_reason": ...},
+    {"device": ...},
+    {"problems": 3},
+    {"programs": 3},
+    {"beside": [3]},
+    {"since": "now", "until": "then"},
+    {"outcomes": [{**OUTCOME, "found": None}]},
+    {"outcomes": [{**OUTCOME, "state": None}]},
+    {"rank": "first"},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_a_status_of_another_shape(change, run_dir):
+    file = run_dir("2.13.0", "2.13.0") / "adapt-status.0.json"
+    changed = {**json.loads(file.read_text()), **change}
+    file.write_text(json.dumps({name: value for name, value in changed.items() if value is not ...}))
+    report = status_report.of_run(file.parent)
+    assert report.subject.startswith("status of 1 rank in")
+    assert [one for one in report.problems if one.startswith(f"{file}: is not a status file (")] == list(
+        report.problems
+    )
+    assert len(report.problems) == 1

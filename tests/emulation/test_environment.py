@@ -71,7 +71,8 @@ def test_more_devices_than_there_can_be():
 @pytest.mark.parametrize(
     ("nproc", "environ", "devices"),
     [
-        (None, {}, 1),
+        (None, {}, None),
+        (None, {"ASCEND_RT_VISIBLE_DEVICES": "1"}, 2),
         (4, {}, 4),
         (2, {"ASCEND_RT_VISIBLE_DEVICES": "5,3"}, 6),
         (8, {"ASCEND_RT_VISIBLE_DEVICES": ""}, 8),

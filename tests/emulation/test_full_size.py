@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy
 import pytest
+import torch
 
 from ascend_adapt.data.token_index import write_index
 from ascend_adapt.emulation import finding
-from ascend_adapt.emulation.full_size import summary
+from ascend_adapt.emulation.full_size import flops, summary
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -131,6 +132,16 @@ def test_operations_of_attention_and_the_share_that_is_recomputed(planted):
     product = 2 * 1024 * 8192 * 8192  # forward, again in backward, and the gradient of the weights
     found = of_rank(planted, 0)
     assert (found["flops"], found["recomputed_flops"]) == (attention + 3 * product, product)
+
+
+def test_operations_of_a_loss_that_contains_the_product_of_its_logits():
+    x, weight = torch.empty(6, 8, device="meta"), torch.empty(10, 8, device="meta")
+    product = 2 * 6 * 8 * 10
+    assert flops.of("npu::npu_fused_linear_online_max_sum", (x, weight, x, 0, 10), None) == product
+    name = "npu::npu_fused_linear_cross_entropy_loss_with_max_sum_backward"
+    given = (x, x, weight, x, x, 0.0)
+    assert flops.of(name, (*given, x, x), None) == 3 * product  # both gradients, and the logits again
+    assert flops.of(name, (*given, None, None, x), None) == 2 * product
 
 
 def test_kernels_are_those_of_the_device_although_nothing_is_computed(planted):

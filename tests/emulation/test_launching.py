@@ -53,6 +53,12 @@ def test_each_rank_of_a_launcher_has_a_device(ascend_run):
     assert (job.returncode, sorted(job.stdout.splitlines())) == (0, ["0 2 2.0", "1 2 2.0"]), job.stderr
 
 
+def test_a_machine_has_no_more_devices_than_nproc_says(ascend_run):
+    words = sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "train.py"
+    job = ascend_run("--device", "npu-emulated", "--nproc", "2", *words)
+    assert sorted(job.stdout.splitlines()) == ["0 2 2.0", "1 2 2.0", "2 2 2.0"], job.stderr
+
+
 def test_without_patches_it_is_still_emulated(ascend_run):
     job = ascend_run("--no-adapt", "--device", "npu-emulated", "bash", "-c", f"{sys.executable} train.py")
     assert (job.returncode, job.stdout) == (0, "None 1 2.0\n"), job.stderr

@@ -52,6 +52,20 @@ print(json.dumps([run.kept(old) | found, run.kept({**old, "tag": "another"})]))
 """
 
 
+CLASSIFY = """
+import json, run
+lacks = "AssertionError: False is not true\\n[W1130 09:53:16.1 A.cpp:47] Warning: Failed to find function x.\\n"
+errors = (lacks, "RuntimeError: Failed to find function aclrtX\\n" + lacks)
+print(json.dumps([run.classify("a.py", "test", "failed", error, set(), [])[0] for error in errors]))
+"""
+
+
+def test_a_warning_is_not_the_reason_of_a_failure():
+    command = [sys.executable, "-c", CLASSIFY]
+    process = subprocess.run(command, cwd=VENDOR, check=True, capture_output=True, text=True, timeout=120)
+    assert json.loads(process.stdout) == ["wrong", "not emulated"]
+
+
 def test_every_test_has_a_result(tmp_path):
     (tmp_path / "distributed").mkdir()
     (tmp_path / "distributed" / "test_it.py").write_text(FILE)

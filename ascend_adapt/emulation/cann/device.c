@@ -34,16 +34,18 @@ int64_t emulated_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* The job's devices, and at least one for each rank of this host: torchrun sets LOCAL_WORLD_SIZE, DeepSpeed LOCAL_SIZE.
-   ASCEND_RT_VISIBLE_DEVICES restricts them, as on a real machine; an invalid entry ends the list. */
+/* The devices that the job asks for, else one for each rank of this host: torchrun sets LOCAL_WORLD_SIZE, DeepSpeed
+   LOCAL_SIZE. ASCEND_RT_VISIBLE_DEVICES restricts them, as on a real machine; an invalid entry ends the list. */
 int emulated_device_count(void)
 {
     static const char *const counts[] = {"ASCEND_ADAPT_EMULATED_DEVICES", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"};
     int devices = 1;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         const char *number = getenv(counts[i]);
-        if (number != NULL && atoi(number) > devices)
+        if (number != NULL && atoi(number) > 0) {
             devices = atoi(number);
+            break;
+        }
     }
     const char *visible = getenv("ASCEND_RT_VISIBLE_DEVICES");
     if (devices > MAX_DEVICES)

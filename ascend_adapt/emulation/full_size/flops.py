@@ -28,12 +28,24 @@ def _linear_backward(result: Any, grad: torch.Tensor, first: torch.Tensor, secon
     return int(2 * _PRODUCT * grad.numel() * first.shape[-1])
 
 
+def _linear_loss(result: Any, first: torch.Tensor, second: torch.Tensor, *rest: Any) -> int:
+    return int(_PRODUCT * first.numel() * second.shape[0])
+
+
+def _linear_loss_backward(result: Any, grad: Any, first: torch.Tensor, second: torch.Tensor, *rest: Any) -> int:
+    """Return the operations of both gradients, and of the logits where the softmax, the last argument, is not given."""
+    softmax = rest[5] if len(rest) > 5 else None
+    return (3 if softmax is None else 2) * _linear_loss(result, first, second)
+
+
 FORMULAS: dict[str, Callable[..., int]] = {
     **{f"aten::{name}": _product for name in ("mm", "bmm", "matmul", "linear", "mv", "mm.dtype", "bmm.dtype")},
     **{f"aten::{name}": _added_product for name in ("addmm", "baddbmm", "addmm.dtype", "baddbmm.dtype", "addbmm")},
     "aten::matmul_backward": _product_backward,
     "npu::npu_linear": _product,
     "npu::npu_linear_backward": _linear_backward,
+    "npu::npu_fused_linear_online_max_sum": _linear_loss,
+    "npu::npu_fused_linear_cross_entropy_loss_with_max_sum_backward": _linear_loss_backward,
     "npu::npu_bmmV2": _product,
     "npu::npu_bmm_v2_mat1_backward": lambda result, grad, *rest: _PRODUCT * result.numel() * grad.shape[-1],
     "npu::npu_bmm_v2_mat2_backward": lambda result, grad, *rest: _PRODUCT * result.numel() * grad.shape[-2],

@@ -32,6 +32,7 @@ from ascend_adapt.emulation.operators import (
     grouped_matmul,
     layer_norm,
     linear,
+    linear_cross_entropy,
     masked_softmax,
     products,
     quantised,
@@ -60,6 +61,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     swiglu,
     gelu,
     cross_entropy,
+    linear_cross_entropy,
     adam,
     casts,
     bmm,
@@ -87,7 +89,7 @@ FAMILIES: tuple[ModuleType, ...] = (
 # torch_npu's code for these operators is kept: it calls operators that have a kernel here, or reads its own records.
 KEPT = (
     *("npu_format_cast", "npu_format_cast.Tensor", "get_npu_format", "get_storage_size", "npu_change_data_ptr"),
-    "npu_gather_backward",
+    *("npu_gather_backward", "dropout_with_byte_mask"),
 )
 # Since 2.13, torch_npu's code for these operators calls the operator with an underscore, which has the gradient.
 _KEPT_WITH_UNDERSCORE = ("npu_moe_token_unpermute", "npu_moe_token_unpermute_with_routing_map")

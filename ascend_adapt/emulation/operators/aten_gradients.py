@@ -1,7 +1,7 @@
 """Backward operators that torch_npu's autograd uses for torch operators.
 
-torch_npu differentiates kl_div, l1_loss and repeat_interleave itself (op-plugin@517f2e7 config/derivatives.yaml), so
-their backward passes call these operators. npu_silu is torch's silu under another name.
+torch_npu differentiates kl_div, l1_loss, renorm and others itself (op-plugin@517f2e7 config/derivatives.yaml), so their
+backward passes call these operators. npu_silu is torch's silu under another name.
 """
 
 from __future__ import annotations
@@ -61,6 +61,15 @@ def repeat_interleave_backward_by_counts(
     counts = repeats.expand(flat.shape[axis])
     owners = torch.arange(flat.shape[axis]).repeat_interleave(counts)
     return torch.zeros_like(flat).index_add(axis, owners, wide(grad)).reshape(self.shape).to(self.dtype)
+
+
+@kernel("npu_renorm_backward")
+def renorm_backward(grad: torch.Tensor, self: torch.Tensor, p: float, dim: int, maxnorm: float) -> torch.Tensor:
+    """Return the gradient of the input of renorm; slices within the norm pass it unchanged."""
+    x = wide(self).requires_grad_()
+    with torch.enable_grad():
+        result = torch.renorm(x, p, dim, maxnorm)
+    return torch.autograd.grad(result, x, wide(grad))[0].to(grad.dtype)
 
 
 @kernel("npu_silu")

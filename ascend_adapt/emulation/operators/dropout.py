@@ -37,6 +37,23 @@ def dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) ->
     return _masked(grad_output, mask, p)
 
 
+@kernel("_dropout_with_byte_mask")
+def dropout_with_byte_mask(self: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the input after dropout with probability ``p``, and a mask with one byte for each element."""
+    _require_probability(self, p)
+    mask = keep_mask(self.numel(), 1 - p, *draw()).reshape(self.shape)
+    return _kept(self, mask, p), mask.byte()
+
+
+@kernel("_dropout_with_byte_mask_backward")
+def dropout_with_byte_mask_backward(grad_output: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
+    """Return the gradient with the same mask applied."""
+    found = f"mask is {dtype(mask)} {shape(mask)}, grad_output is {dtype(grad_output)} {shape(grad_output)}"
+    fits = mask.dtype == torch.uint8 and mask.numel() == grad_output.numel() and grad_output.is_floating_point()
+    limits.BYTE_MASK.require(fits, found)
+    return _kept(grad_output, mask.reshape(grad_output.shape), p)
+
+
 @kernel("npu_dropout_gen_mask", dispatch_key="CompositeImplicitAutograd")
 def dropout_gen_mask(
     size: list[int], p: float, dtype: Any, layout: Any, device: Any, pin_memory: bool | None
@@ -84,10 +101,11 @@ def dropout_with_add_softmax_backward(
 
 
 def _masked(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
-    if p == 1:
-        return torch.zeros_like(x)
-    keep = unpacked(mask, x.numel()).reshape(x.shape)
-    return (wide(x) * keep / (1 - p)).to(x.dtype)
+    return _kept(x, unpacked(mask, x.numel()).reshape(x.shape), p)
+
+
+def _kept(x: torch.Tensor, keep: torch.Tensor, p: float) -> torch.Tensor:
+    return torch.zeros_like(x) if p == 1 else (wide(x) * keep / (1 - p)).to(x.dtype)
 
 
 def _require_probability(x: torch.Tensor, p: float) -> None:

@@ -27,9 +27,9 @@ def keep_mask(count: int, keep_prob: float, seed: int, offset: int) -> torch.Ten
     return torch.rand(count, generator=generator) < torch.tensor(keep_prob, dtype=torch.float32)
 
 
-def packed(mask: torch.Tensor) -> torch.Tensor:
-    """Pack bools into uint8, eight per byte, lowest bit first, padded to 128 bits."""
-    bits = torch.zeros((mask.numel() + 127) // 128 * 128, dtype=torch.uint8)
+def packed(mask: torch.Tensor, multiple: int = 128) -> torch.Tensor:
+    """Pack bools into uint8, eight per byte, lowest bit first, padded to a multiple of this number of bits."""
+    bits = torch.zeros(-(-mask.numel() // multiple) * multiple, dtype=torch.uint8)
     bits[: mask.numel()] = mask.reshape(-1)
     return (bits.reshape(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
 

@@ -57,7 +57,7 @@ class Context:
         emulation = emulated.prepare(request.soc, wanted, environ, notes.append, *sizes)
         visible = {**environ, **environment.visible_npus(environ)}
         narrowed = "ASCEND_RT_VISIBLE_DEVICES" in visible
-        found = probe.count_devices("npu", visible) if narrowed else emulation.devices
+        found = probe.count_devices("npu", visible) if narrowed else emulation.devices or 1
         return cls(request, environ, "npu", found, emulation, native, notes)
 
     @property

@@ -92,6 +92,31 @@ def apply_adam_w_amsgrad_and_maximize():
 
 
 @case
+def bert_apply_adam_clips_to_a_norm_of_1_and_decays_weights():
+    var, m, v = normal(5, 4), torch.zeros(5, 4), torch.zeros(5, 4)
+    out = (var.npu(), m.npu(), v.npu())
+    for seed, norm in ((1, 0.5), (2, 2.5), (3, 1.0)):
+        gradient = normal(5, 4, seed=seed)
+        results = operator("npu_bert_apply_adam")(0.01, 0.9, 0.99, 1e-6, gradient.npu(), 1.0, norm, 0.1, out=out)
+        assert results[0] is out[0]
+        gradient = gradient / max(norm, 1.0)
+        m, v = m.lerp(gradient, 0.1), v.lerp(gradient.square(), 0.01)
+        var = var - 0.01 * (m / (v.sqrt() + 1e-6) + 0.1 * var)
+    for found, wanted in zip(out, (var, m, v), strict=True):
+        torch.testing.assert_close(found.cpu(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@case
+def bert_apply_adam_of_mbart_is_adamw_with_the_bias_correction_in_the_step_size():
+    wanted, gradients = steps_of(torch.optim.AdamW, weight_decay=0.1)
+    out = (normal(5, 4).npu(), torch.zeros(5, 4).npu(), torch.zeros(5, 4).npu())
+    for step, gradient in enumerate(gradients, 1):
+        size = 0.01 * (1 - 0.99**step) ** 0.5 / (1 - 0.9**step)
+        operator("npu_bert_apply_adam")(0.01, 0.9, 0.99, 1e-8, gradient.npu(), 5.0, 2.0, 0.1, size, 1, out=out)
+    torch.testing.assert_close(out[0].cpu(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@case
 def fused_adamw_of_torch_npu_steps_like_torch():
     import torch_npu
 
@@ -158,6 +183,66 @@ def label_smoothing_without_a_gradient():
         wanted = functional.cross_entropy(x, target, reduction=reduction, label_smoothing=0.2)
         torch.testing.assert_close(found[0].cpu(), wanted.reshape(found[0].shape))
         assert [list(part.shape) for part in found[2:]] == [[0], [0]]
+
+
+@case
+def linear_cross_entropy_of_two_parts_of_the_vocabulary():
+    x, weight, target = normal(11, 8).half(), normal(300, 8, seed=1).half() / 4, torch.arange(11) * 27 + 5
+    statistics, bounds = [], ((0, 140), (140, 300))
+    for start, end in bounds:
+        part = weight[start:end].npu()
+        statistics.append(operator("npu_fused_linear_online_max_sum")(x.npu(), part, target.npu(), start, end))
+        bits = (statistics[-1][3].cpu()[:, None] >> torch.arange(8)) & 1
+        assert torch.equal(bits.reshape(-1)[:11].bool(), (target < start) | (target >= end))
+        assert statistics[-1][5] is None
+    largest = torch.maximum(statistics[0][0], statistics[1][0])
+    total = sum(part[1] * (part[0] - largest).exp() for part in statistics)
+    is_first = (target < 140).npu()
+    predicted = torch.where(is_first, *(part[2] + part[0] - largest for part in statistics))
+    loss, _ = operator("npu_fused_cross_entropy_loss_with_max_sum")(largest, total, predicted)
+    gradients = [
+        operator("npu_fused_linear_cross_entropy_loss_with_max_sum_backward")(
+            torch.ones(11).npu(), x.npu(), weight[start:end].npu(), part[3], part[4], 0.0, largest, total
+        )
+        for (start, end), part in zip(bounds, statistics, strict=True)
+    ]
+    exact = [x.double().requires_grad_(), weight.double().requires_grad_()]
+    wanted = functional.cross_entropy(exact[0] @ exact[1].T, target, reduction="none")
+    wanted.sum().backward()
+    torch.testing.assert_close(loss.cpu().double(), wanted.detach(), rtol=1e-5, atol=1e-5)
+    found = gradients[0][0].cpu().double() + gradients[1][0].cpu().double()
+    torch.testing.assert_close(found, exact[0].grad, rtol=4 * 2**-11, atol=4 * 2**-11)
+    found = torch.cat([part[1].cpu().double() for part in gradients])
+    torch.testing.assert_close(found, exact[1].grad, rtol=4 * 2**-11, atol=4 * 2**-11)
+
+
+@case
+def dropout_with_byte_mask_keeps_scaled_values_only_in_training():
+    x = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)).npu() + 1
+    dropped = operator("dropout_with_byte_mask")(x, 0.25, True)
+    torch.testing.assert_close(dropped[dropped != 0], x[dropped != 0] / 0.75)
+    assert 0.7 < (dropped != 0).float().mean() < 0.8
+    assert operator("dropout_with_byte_mask")(x, 0.25, False) is x
+    assert operator("dropout_with_byte_mask")(x, 1.0, True).count_nonzero() == 0
+
+
+@case
+def products_of_float16_are_those_of_float32_rounded_once():
+    x, y = normal(16384, 24).half(), normal(16384, 40, seed=1).half()
+    wanted = (x.float().t() @ y.float()).half()
+    assert torch.equal((x.npu().t() @ y.npu()).cpu(), wanted)
+    assert torch.equal(torch.bmm(x.npu().t()[None], y.npu()[None])[0].cpu(), wanted)
+    weight = torch.zeros(40, 24).half().npu().requires_grad_()
+    functional.linear(x.npu(), weight).backward(y.npu())
+    assert torch.equal(weight.grad.cpu(), (y.float().t() @ x.float()).half())
+    total = torch.ones(24, 40).half().npu()
+    assert total.addmm_(x.npu().t(), y.npu()) is total
+    assert torch.equal(total.cpu(), torch.ones(24, 40).addmm_(x.float().t(), y.float()).half())
+
+
+@case
+def products_of_two_dtypes_are_rejected():
+    assert raised(RuntimeError, lambda: torch.ones(2, 2).half().npu() @ torch.ones(2, 2).npu(), "dtype")
 
 
 @case

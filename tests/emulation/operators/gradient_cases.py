@@ -226,6 +226,60 @@ def shape_cases():
     yield Gradient("format_cast", lambda x: npu().npu_format_cast(x, 29), lambda x: x * 1, x, "NpuFormatCastBackward0")
 
 
+class LinearCrossEntropy(torch.autograd.Function):
+    """As a training framework composes the operators, on one rank with all of the vocabulary."""
+
+    @staticmethod
+    def forward(ctx, x, weight, target, keeps_logits):
+        largest, total, predicted, mask, masked_target, logits = npu().npu_fused_linear_online_max_sum(
+            x, weight, target, 0, len(weight), keeps_logits
+        )
+        loss, softmax = npu().npu_fused_cross_entropy_loss_with_max_sum(
+            largest, total, predicted, vocab_parallel_logits=logits
+        )
+        assert (logits is None, softmax is None) == (not keeps_logits, not keeps_logits)
+        statistics = (None, None) if keeps_logits else (largest, total)
+        ctx.saved = (x, weight, mask, masked_target, 0.0, *statistics, softmax)
+        return loss
+
+    @staticmethod
+    def backward(ctx, grad):
+        return *npu().npu_fused_linear_cross_entropy_loss_with_max_sum_backward(grad, *ctx.saved), None, None
+
+
+def linear_cross_entropy_cases():
+    for dtype, integers, keeps_logits in (
+        (F16, torch.int64, False),
+        (BF16, torch.int32, False),
+        (F16, torch.int32, True),
+    ):
+        target = torch.randint(0, 130, (11,), generator=_numbers).to(integers)
+        yield Gradient(
+            f"linear_cross_entropy {dtype} {'logits' if keeps_logits else ''}",
+            lambda x, weight, target=target, keeps_logits=keeps_logits: LinearCrossEntropy.apply(
+                x, weight, target.npu(), keeps_logits
+            ),
+            lambda x, weight, target=target: functional.cross_entropy(x @ weight.T, target.long(), reduction="none"),
+            {"x": normal(11, 8, dtype=dtype), "weight": (normal(130, 8) / 4).to(dtype)},
+        )
+
+
+def renormed(x, p, dim, largest):
+    norm = x.abs().pow(p).sum([axis for axis in range(x.dim()) if axis != dim % x.dim()], keepdim=True).pow(1 / p)
+    return torch.where(norm > largest, x * largest / (norm + 1e-7), x)
+
+
+def renorm_cases():
+    for p, dim, largest in ((2.0, 0, 1.0), (1.0, -1, 2.0), (0.5, 0, 40.0), (3.0, 1, 1.5)):
+        yield Gradient(
+            f"renorm {p} {dim}",
+            lambda x, p=p, dim=dim, largest=largest: torch.renorm(x, p, dim, largest),
+            lambda x, p=p, dim=dim, largest=largest: renormed(x, p, dim, largest),
+            {"x": normal(4, 8)},
+            "RenormBackward0",
+        )
+
+
 def dropout_cases():
     def kept(mask, x):
         bits = (mask.cpu().reshape(-1, 1) >> torch.arange(8)) & 1
@@ -238,6 +292,13 @@ def dropout_cases():
             lambda x, extra: x * kept(extra, x) / 0.7,
             {"x": normal(37, 11, dtype=dtype)},
             "NpuDropoutBackward0",
+        )
+        yield Gradient(
+            f"_dropout_with_byte_mask {dtype}",
+            lambda x: npu()._dropout_with_byte_mask(x, 0.3),
+            lambda x, extra: x * extra.cpu() / 0.7,
+            {"x": normal(5, 7, 11, dtype=dtype)},
+            "DropoutWithByteMaskBackward0",
         )
         yield Gradient(
             f"dropout_do_mask {dtype}",
@@ -317,6 +378,8 @@ CASES = [
     *rotary_cases(),
     *activation_cases(),
     *cross_entropy_cases(),
+    *linear_cross_entropy_cases(),
+    *renorm_cases(),
     *product_cases(),
     *shape_cases(),
     *dropout_cases(),

@@ -23,6 +23,7 @@ from ascend_adapt.npu_limits import (
     grouped_matmul,
     layer_norm,
     linear,
+    linear_cross_entropy,
     masked_softmax,
     products,
     quantised,
@@ -362,6 +363,39 @@ def losses():
     yield misuse("sum with smoothing", name, cross_entropy.SUM_GRADIENT, asking, target, **options)
 
 
+def losses_of_a_part_of_the_vocabulary():
+    def half(*size: int) -> Any:
+        return lambda: npu(*size, dtype=torch.float16)
+
+    def integers(size: int, value: int = 1, dtype: torch.dtype = torch.int64) -> Any:
+        return lambda: torch.full((size,), value, dtype=dtype).npu()
+
+    limits = linear_cross_entropy
+    name, x, weight = "npu_fused_linear_online_max_sum", half(4, 8), half(128, 8)
+    yield misuse("float32", name, limits.DTYPES, lambda: npu(4, 8), lambda: npu(128, 8), integers(4), 0, 128)
+    yield misuse("transposed", name, limits.SHAPES, x, half(8, 128), integers(4), 0, 128)
+    yield misuse("end before start", name, limits.RANGE, x, weight, integers(4), 2, 1)
+    yield misuse("more tokens than weights", name, limits.ROWS_OF_WEIGHT, x, weight, integers(4), 0, 129)
+    name, row = "npu_fused_cross_entropy_loss_with_max_sum", lambda: npu(4)
+    yield misuse("rows", name, limits.LOSS_TENSORS, row, row, lambda: npu(5))
+    yield misuse("float16", name, limits.LOSS_TENSORS, half(4), row, row)
+    yield misuse("smoothing", name, limits.LOSS_OPTIONS, row, row, row, label_smoothing=0.1)
+    yield misuse("a weight", name, limits.LOSS_OPTIONS, row, row, row, weight=weight)
+    name, bits = "npu_fused_linear_cross_entropy_loss_with_max_sum_backward", integers(1, 0, torch.uint8)
+    given = {"softmax": lambda: npu(4, 128)}
+    yield misuse("bytes", name, limits.GRADIENT_DTYPES, row, x, weight, integers(4), integers(4), **given)
+    few = integers(0, 0, torch.uint8)
+    yield misuse("too few bits", name, limits.GRADIENT_SHAPES, row, x, weight, few, integers(4), **given)
+    yield misuse("a small vocabulary", name, limits.GRADIENT_SHAPES, row, x, half(127, 8), bits, integers(4), **given)
+    yield misuse(
+        "softmax of another part", name, limits.GRADIENT_SHAPES, row, x, half(130, 8), bits, integers(4), **given
+    )
+    yield misuse("float16", name, limits.GRADIENT_DTYPES, row, x, weight, bits, integers(4), softmax=half(4, 128))
+    yield misuse("no statistics", name, limits.GRADIENT_MODES, row, x, weight, bits, integers(4), logits_max=row)
+    yield misuse("smoothing", name, limits.GRADIENT_SMOOTHING, row, x, weight, bits, integers(4), 0.1, **given)
+    yield misuse("no local target", name, limits.TARGET_RANGE, row, x, weight, bits, integers(4, 128), **given)
+
+
 def steps():
     def out(size=3):
         return lambda: tuple(npu(size) for _ in range(3))
@@ -375,6 +409,11 @@ def steps():
     yield misuse("powers of 0", "npu_apply_adam_w.out", adam.ADAM_W_POWERS, 0.0, 0.0, *adam_w_arguments, out=out())
     scalar, scalars = [0.01, 0.1, 0.9, 0.99, 1e-8, npu, None, False, False], lambda: tuple(npu() for _ in range(3))
     yield misuse("0-d", "npu_apply_adam_w.out", adam.DIMENSION_COUNT, 0.9, 0.99, *scalar, out=scalars)
+    bert, name = [0.01, 0.9, 0.99, 1e-8, lambda: npu(3)], "npu_bert_apply_adam.out"
+    yield misuse("no out", "npu_bert_apply_adam", adam.OUT_ONLY, *bert, 1.0, 0.5, 0.0)
+    yield misuse("dtypes", name, adam.BERT_DTYPES, *bert[:4], lambda: npu(3).half(), 1.0, 0.5, 0.0, out=out())
+    yield misuse("a norm of 2", name, adam.BERT_CLIPPING, *bert, 2.0, 3.0, 0.0, out=out())
+    yield misuse("no step size", name, adam.BERT_STEP_SIZE, *bert, 1.0, 0.5, 0.0, None, 1, out=out())
     amsgrad = [*adam_w_arguments[:-2], True, False]
     yield misuse("amsgrad", "npu_apply_adam_w.out", adam.AMSGRAD, 0.9, 0.99, *amsgrad, out=out())
 
@@ -390,6 +429,9 @@ def casts_and_dropout():
     yield misuse("probability", "_npu_dropout", dropout.PROBABILITY, lambda: npu(4), 1.5)
     yield misuse("integers", "_npu_dropout", dropout.PROBABILITY, lambda: npu(4, dtype=torch.int32), 0.5)
     yield misuse("a mask of bytes", "npu_dropout_do_mask", dropout.MASK_SIZE, lambda: npu(4), half, 0.5)
+    yield misuse("probability", "_dropout_with_byte_mask", dropout.PROBABILITY, lambda: npu(4), -0.5)
+    packed_mask = lambda: npu(16, dtype=torch.uint8)  # noqa: E731
+    yield misuse("bits", "_dropout_with_byte_mask_backward", dropout.BYTE_MASK, lambda: npu(4), packed_mask, 0.5)
     name, x = "npu_dropout_with_add_softmax", lambda: npu(4, 8, 128, 128)
     small = lambda: npu(4, 8, 64, 64)  # noqa: E731
     yield misuse("sizes", name, dropout.SOFTMAX_SHAPES, small, small, 1.0, 0.1, -1)
@@ -534,6 +576,7 @@ CASES = [
     *rotations(),
     *activations_and_products(),
     *losses(),
+    *losses_of_a_part_of_the_vocabulary(),
     *steps(),
     *casts_and_dropout(),
     *recurrences(),
