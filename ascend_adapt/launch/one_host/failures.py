@@ -83,6 +83,12 @@ def described(error: BaseException) -> str:
     return f"{' '.join(raised[0].split())} at {frames[-1][1]}:{frames[-1][2]}"
 
 
+def exit_described(request: SystemExit) -> str:
+    """Return the call of sys.exit and the exception that the caller handled, which argparse and scripts only print."""
+    handled = None if request.__suppress_context__ else request.__context__
+    return f"sys.exit({request.code}){f' while handling {described(handled)}' if handled is not None else ''}"
+
+
 def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -> None:
     """Write this rank's failure to the run directory, if there is one."""
     folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), whole_number(environ.get("RANK"))
