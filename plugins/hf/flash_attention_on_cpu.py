@@ -33,4 +33,4 @@ def flash_attention_on_cpu(call: Call) -> Any:
 
 @functools.cache
 def _report_once(requested: str, used: str) -> None:
-    logger.warning("ascend_adapt: attn_implementation=%r is %r on a CPU: the results are the same", requested, used)
+    logger.warning("ascend_adapt: attn_implementation=%r is computed as %r on a CPU", requested, used)
