@@ -149,7 +149,8 @@ def _over_gloo(name: str, output: str, requires: tuple[str, ...] = ()) -> Patch:
         import torch.distributed as dist
 
         given = inspect.signature(wrapped).bind(*args, **kwargs)
-        op, group = given.arguments.get("op"), given.arguments.get("group")
+        op: Any = given.arguments.get("op")
+        group = given.arguments.get("group")
         is_average = op == dist.ReduceOp.AVG
         if not (is_average or op == dist.ReduceOp.PREMUL_SUM) or dist.get_backend(group) != "gloo":
             return wrapped(*args, **kwargs)
