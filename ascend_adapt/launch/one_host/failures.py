@@ -25,8 +25,8 @@ _LONGEST = 500
 _FORWARDED = ("ChildFailedError", "CalledProcessError")
 """Exceptions that only report the failure of another process."""
 _LONGEST_TRACE = 1 << 14
-_OTHERS = "processes"
-"""Folder for the failures of processes that are no ranks, because a command runs its script without a launcher."""
+_NO_RANK = "process"
+"""In place of the rank in the name of a failure's file: a command runs its script without a launcher."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 # What follows the last frame and its code, which are indented.
@@ -98,13 +98,11 @@ def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -
     folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), whole_number(environ.get("RANK"))
     if not folder:
         return
-    failures = RunDirectory(Path(folder)).failures
-    path = failures / f"{rank}.{os.getpid()}.json" if rank is not None else failures / _OTHERS / f"{os.getpid()}.json"
+    path = RunDirectory(Path(folder)).failures / f"{_NO_RANK if rank is None else rank}.{os.getpid()}.json"
     failure = {"rank": rank, "at": asdict(Moment.now()), "code": code, "host": socket.gethostname()}
     failure |= {"traceback": trace} if trace else {}
     data = {**failure, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
     try:
-        path.parent.mkdir(exist_ok=True)
         write_whole(path, data)
     except OSError as problem:
         # A full disk must not hide the error itself, which is printed next.
@@ -144,7 +142,7 @@ def first_recorded(run_dir: RunDirectory, since: Moment, ranks: Collection[int] 
 
 def last_of_a_process(run_dir: RunDirectory, since: Moment) -> Failure | None:
     """Return the last failure that a command's processes without a rank recorded: a script may handle earlier ones."""
-    found = [one for path in (run_dir.failures / _OTHERS).glob("*.json") if (one := _read(path)) is not None]
+    found = [one for path in run_dir.failures.glob(f"{_NO_RANK}.*.json") if (one := _read(path)) is not None]
     return max((one for one in found if not one.at.is_before(since)), key=lambda one: one.at.wall_ns, default=None)
 
 
@@ -173,7 +171,7 @@ def _is_last_of_its_rank(path: Path, run_dir: RunDirectory) -> bool:
 
 def _recorded(run_dir: RunDirectory, since: Moment) -> dict[Path, Failure]:
     """Return the failures that ranks have recorded since a moment, keyed by file."""
-    found = {path: _read(path) for path in run_dir.failures.glob("*.json")}
+    found = {path: _read(path) for path in run_dir.failures.glob("[0-9]*.json")}
     return {path: one for path, one in found.items() if one is not None and not one.at.is_before(since)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 
@@ -104,3 +105,15 @@ def test_an_exit_names_the_exception_that_led_to_it(run, expected):
     with pytest.raises(SystemExit) as raised:
         run()
     assert failures.exit_described(raised.value) == expected
+
+
+def test_the_last_failure_of_a_process_without_a_rank_is_none_of_a_rank(tmp_path):
+    run_dir = RunDirectory(tmp_path)
+    run_dir.create()
+    began, environ = Moment.now(), {"ASCEND_ADAPT_RUN_DIR": str(tmp_path)}
+    failures.record_uncaught(environ, ValueError("bad"), None)
+    failures.record_uncaught(environ, subprocess.CalledProcessError(1, "train.py"), None)
+    assert failures.first_recorded(run_dir, began, None) is None
+    assert failures.last_of_a_process(run_dir, began).error == "ValueError: bad"
+    run_dir.create()  # A run directory that is used again has no failures.
+    assert failures.last_of_a_process(run_dir, began) is None
