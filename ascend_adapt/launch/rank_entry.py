@@ -56,7 +56,7 @@ def _run(is_module: bool, argv: list[str]) -> None:
         if request.code is None or request.code == 0:
             enabling.check()
         elif isinstance(request.code, int):
-            failures.record(os.environ, request.code & 0xFF, f"sys.exit({request.code})")
+            failures.record(os.environ, request.code & 0xFF, failures.exit_described(request))
         else:
             failures.record(os.environ, 1, f"sys.exit: {request.code}")
         raise

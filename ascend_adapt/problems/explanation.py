@@ -117,12 +117,13 @@ def _in_log(log: LogText, problem: Problem, facts: Facts) -> Found | None:
         return None
     index, offset, groups = min(matches, key=lambda one: one[0])
     frames = [one for one in log.frames(index) if not one.is_import_hook]
-    groups |= _packages(frames, groups, facts)
+    packages = _packages(frames, groups)
+    versions = {placeholder: _with_version(name, facts) for placeholder, name in packages.items()}
     lines = {place for place, _, _ in matches}
     return Found(
         problem,
-        _filled(problem.cause, groups),
-        _filled(problem.do, groups),
+        _filled(problem.cause, groups | versions),
+        _filled(problem.do, groups | packages),
         (log.shown(offset, _LONGEST_LINE),),
         log.number(index),
         len(lines),
@@ -136,14 +137,14 @@ def last_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     return tuple(dict.fromkeys([*frames[-1:], *own[-1:]]))
 
 
-def _packages(frames: Sequence[Frame], groups: dict[str, str], facts: Facts) -> dict[str, str]:
-    """Return the values of placeholders: the package that failed, and that of a named module, with versions."""
+def _packages(frames: Sequence[Frame], groups: dict[str, str]) -> dict[str, str]:
+    """Return the values of placeholders: the package that failed, and that of a named module, without versions."""
     words = {}
     callers = [one for one in frames if not one.is_package or one.package not in _NEVER_CALLERS]
     if callers and callers[-1].package:
-        words["caller"] = _with_version(callers[-1].package, facts)
+        words["caller"] = callers[-1].package
     if module := groups.get("module"):
-        words["package"] = _with_version(module.partition(".")[0], facts)
+        words["package"] = module.partition(".")[0]
     return words
 
 

@@ -141,20 +141,24 @@ PATCHES = [
 ]
 
 
-def _averaging(name: str, output: str) -> Patch:
-    """Return a patch that makes a collective average over gloo, which only supports sums."""
+def _over_gloo(name: str, output: str, requires: tuple[str, ...] = ()) -> Patch:
+    """Return a patch that makes a collective average (AVG) or scale (PREMUL_SUM) over gloo, which supports sums."""
 
-    @wrap(f"{_C10D}:{name}", **_terms(f"{name}_average"))
+    @wrap(f"{_C10D}:{name}", **_terms(f"{name}_over_gloo", requires=requires))
     def call(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         import torch.distributed as dist
 
         given = inspect.signature(wrapped).bind(*args, **kwargs)
-        if given.arguments.get("op") != dist.ReduceOp.AVG or dist.get_backend(given.arguments.get("group")) != "gloo":
+        op: Any = given.arguments.get("op")
+        group = given.arguments.get("group")
+        is_average = op == dist.ReduceOp.AVG
+        if not (is_average or op == dist.ReduceOp.PREMUL_SUM) or dist.get_backend(group) != "gloo":
             return wrapped(*args, **kwargs)
         is_asynchronous = given.arguments.get("async_op", False)
         given.arguments.update(op=dist.ReduceOp.SUM, async_op=False)
         wrapped(*given.args, **given.kwargs)
-        given.arguments[output].div_(dist.get_world_size(given.arguments.get("group")))
+        result = given.arguments[output]
+        result.div_(dist.get_world_size(group)) if is_average else result.mul_(op.factor)
         return Done() if is_asynchronous else None
 
     return call
@@ -172,7 +176,11 @@ class Done:
         return True
 
 
-AVERAGES = [
-    _averaging(name, output)
-    for name, output in (("all_reduce", "tensor"), ("reduce", "tensor"), ("reduce_scatter_tensor", "output"))
+SCALED_SUMS = [
+    _over_gloo("all_reduce", "tensor"),
+    _over_gloo("reduce", "tensor"),
+    _over_gloo("reduce_scatter", "output"),
+    _over_gloo("reduce_scatter_tensor", "output"),
+    # FSDP2 calls it with a factor that the program sets (set_gradient_divide_factor).
+    _over_gloo("reduce_scatter_single", "output", requires=("torch>=2.13",)),
 ]

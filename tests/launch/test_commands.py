@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -206,3 +207,21 @@ def test_a_rank_that_a_command_starts_again_does_not_fail_the_job(ascend_run, en
     job = ascend_run("bash", "-c", command, **environ, FIXES="fixed")
     assert job.returncode == 0, job.stderr
     assert (tmp_path / "fixed").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--once", "train.py"),
+        ("bash", "-c", "python -c 'import nothing' || true; python train.py"),
+        ("bash", "-c", 'python -c \'import subprocess as s; s.run(["python", "train.py"], check=True)\''),
+    ],
+    ids=["once", "after a handled failure", "started by another program"],
+)
+def test_the_failure_of_a_process_that_is_no_rank_has_its_cause(command, ascend_run, environ, tmp_path):
+    (tmp_path / "train.py").write_text("import missing_package\n")
+    job = ascend_run(*command, **environ)
+    assert job.returncode == 1
+    error = "a process on \\S+ failed: ModuleNotFoundError: No module named 'missing_package'"
+    assert re.search(f"^ascend-run: {error}$", job.stderr, re.MULTILINE), job.stderr
+    assert "ascend-run: cause: the code imports missing_package, which is not installed" in job.stderr

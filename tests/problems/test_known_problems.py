@@ -92,6 +92,13 @@ def test_a_module_that_a_provided_package_lacks():
     assert "xformers.profiler is not one of them" in found.cause
 
 
+def test_the_cause_has_the_version_of_a_package_and_the_next_step_only_its_name():
+    log = LogText(PROBLEM_OF["missing_module_attribute"].example.replace("torch.npu", "peft"))
+    (found,) = explanation.explain(log, PROBLEMS, Facts({"peft": "0.9.0"}))
+    assert "the installed peft 0.9.0 does not have" in found.cause
+    assert "the release of peft for which" in found.do
+
+
 def test_versions_that_a_log_prints_rule_a_problem_out():
     log = LogText("torch_npu: 2.7.1\n" + PROBLEM_OF["integer_device_goes_to_cuda"].example)
     names = [one.problem.name for one in explanation.explain(log, PROBLEMS, of_text(log.text))]

@@ -117,6 +117,10 @@ CODE_BASES = (
     CodeBase("stargan", "https://github.com/yunjey/stargan", "94dd002e"),
     CodeBase("transformer-xl", "https://github.com/kimiyoung/transformer-xl", "44781ed2"),
     CodeBase("yolov5", "https://github.com/ultralytics/yolov5", "5081342f"),
+    CodeBase("alignment-handbook", "https://github.com/huggingface/alignment-handbook", "925acdfe"),
+    CodeBase("open-r1", "https://github.com/huggingface/open-r1", "1416fa0c"),
+    CodeBase("DistillKit", "https://github.com/arcee-ai/DistillKit", "a61c2e7d"),
+    CodeBase("Firefly", "https://github.com/yangjianxin1/Firefly", "e22b406e"),
 )
 
 

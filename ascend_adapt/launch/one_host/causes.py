@@ -23,7 +23,8 @@ _MOST = 2
 def of_failure(run_dir: RunDirectory, failure: Failure, since: Moment, environ: Mapping[str, str]) -> str:
     """Return lines with the cause and the next step, or "" if no known problem matches.
 
-    The ranks of a command have no logs here, so the first rank that recorded an exception is reported with its cause.
+    The processes of a command have no logs here, so the first rank that recorded an exception is reported with its
+    cause; without ranks, the last process that did.
     """
     # Imported only here, because most jobs do not fail.
     from ascend_adapt.problems import log_text
@@ -32,10 +33,11 @@ def of_failure(run_dir: RunDirectory, failure: Failure, since: Moment, environ: 
         if failure.rank is not None:
             log = run_dir.rank_log(failure.rank)
             return "\n".join(_explained(log_text.read(log, LARGEST_LOG), environ)) if log.is_file() else ""
-        first = failures.first_recorded(run_dir, since, None)
+        first = failures.first_recorded(run_dir, since, None) or failures.last_of_a_process(run_dir, since)
         if first is None:
             return ""
-        head = f"rank {first.rank} on {first.host} failed first: {first.error}"
+        who = "a process" if first.rank is None else f"rank {first.rank}"
+        head = f"{who} on {first.host} failed{'' if first.rank is None else ' first'}: {first.error}"
         return "\n".join([head, *_explained(log_text.LogText(first.traceback), environ)])
     except AdaptError as error:
         return f"the cause could not be looked up: {error}"

@@ -22,7 +22,11 @@ from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
 from ascend_adapt.whole_numbers import whole_number
 
 _LONGEST = 500
+_FORWARDED = ("ChildFailedError", "CalledProcessError")
+"""Exceptions that only report the failure of another process."""
 _LONGEST_TRACE = 1 << 14
+_NO_RANK = "process"
+"""In place of the rank in the name of a failure's file: a command runs its script without a launcher."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 # What follows the last frame and its code, which are indented.
@@ -37,7 +41,7 @@ class Failure:
         at: when it was recorded, by its host's clocks.
         error: the error message, or "" if there was none.
         cause: the cause and the next step on one line each, if a known problem explains the failure.
-        traceback: the traceback of a rank that a command has started, because such a rank has no log here.
+        traceback: the traceback of a process that a command has started, because such a process has no log here.
     """
 
     rank: int | None
@@ -83,25 +87,34 @@ def described(error: BaseException) -> str:
     return f"{' '.join(raised[0].split())} at {frames[-1][1]}:{frames[-1][2]}"
 
 
+def exit_described(request: SystemExit) -> str:
+    """Return the call of sys.exit and the exception that the caller handled, which argparse and scripts only print."""
+    handled = None if request.__suppress_context__ else request.__context__
+    return f"sys.exit({request.code}){f' while handling {described(handled)}' if handled is not None else ''}"
+
+
 def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -> None:
-    """Write this rank's failure to the run directory, if there is one."""
+    """Write the failure of this rank, or of a process that is no rank, to the run directory, if there is one."""
     folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), whole_number(environ.get("RANK"))
-    if not folder or rank is None:
+    if not folder:
         return
+    path = RunDirectory(Path(folder)).failures / f"{_NO_RANK if rank is None else rank}.{os.getpid()}.json"
     failure = {"rank": rank, "at": asdict(Moment.now()), "code": code, "host": socket.gethostname()}
     failure |= {"traceback": trace} if trace else {}
     data = {**failure, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
     try:
-        write_whole(RunDirectory(Path(folder)).failures / f"{rank}.{os.getpid()}.json", data)
+        write_whole(path, data)
     except OSError as problem:
         # A full disk must not hide the error itself, which is printed next.
         print(f"ascend_adapt: {folder}: {problem.strerror}, so this failure is not recorded there", file=sys.stderr)
 
 
 def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: TracebackType | None) -> None:
-    """Write the exception that ends this rank to the run directory, unless ``rank_entry`` has done so."""
+    """Write the exception that ends this process to the run directory, unless ``rank_entry`` has done so."""
     folder = environ.get("ASCEND_ADAPT_RUN_DIR", "")
     if isinstance(error, KeyboardInterrupt) or any(RunDirectory(Path(folder)).failures.glob(f"*.{os.getpid()}.json")):
+        return
+    if "RANK" not in environ and type(error).__name__ in _FORWARDED:
         return
     text = "".join(traceback.format_exception(type(error), error, trace))
     record(environ, 1, described(error), text[-_LONGEST_TRACE:])
@@ -125,6 +138,12 @@ def earliest(run_dir: RunDirectory, seen: Failure, since: Moment) -> Failure:
 def first_recorded(run_dir: RunDirectory, since: Moment, ranks: Collection[int] | None) -> Failure | None:
     """Return the first failure that one of ``ranks`` (or any rank, if None) recorded, or None."""
     return _first(one for one in _recorded(run_dir, since).values() if ranks is None or one.rank in ranks)
+
+
+def last_of_a_process(run_dir: RunDirectory, since: Moment) -> Failure | None:
+    """Return the last failure that a command's processes without a rank recorded: a script may handle earlier ones."""
+    found = [one for path in run_dir.failures.glob(f"{_NO_RANK}.*.json") if (one := _read(path)) is not None]
+    return max((one for one in found if not one.at.is_before(since)), key=lambda one: one.at.wall_ns, default=None)
 
 
 def hidden_by_a_command(run_dir: RunDirectory, since: Moment) -> Failure | None:
@@ -152,7 +171,7 @@ def _is_last_of_its_rank(path: Path, run_dir: RunDirectory) -> bool:
 
 def _recorded(run_dir: RunDirectory, since: Moment) -> dict[Path, Failure]:
     """Return the failures that ranks have recorded since a moment, keyed by file."""
-    found = {path: _read(path) for path in run_dir.failures.glob("*.json")}
+    found = {path: _read(path) for path in run_dir.failures.glob("[0-9]*.json")}
     return {path: one for path, one in found.items() if one is not None and not one.at.is_before(since)}
 
 

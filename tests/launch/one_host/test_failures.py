@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import subprocess
+import sys
 import time
 
 import pytest
@@ -66,3 +69,51 @@ def test_the_exception_of_another_process_is_named_with_its_place(run, error, fu
     lines = function.__code__.co_lines() if function is not None else ()
     places = {f" at {__file__}:{line}" for _, _, line in lines} or {""}
     assert failures.described(caught.value) in {error + place for place in places}
+
+
+def options_without_a_value():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bf16")
+    parser.parse_args(["--bf16"])
+
+
+def print_and_exit():
+    try:
+        raise OSError("no data")
+    except OSError as error:
+        print(error)
+        sys.exit(3)
+
+
+def exit_quietly():
+    try:
+        raise OSError("no data")
+    except OSError:
+        raise SystemExit(3) from None
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (options_without_a_value, "sys.exit(2) while handling ArgumentError: argument --bf16: expected one argument"),
+        (print_and_exit, "sys.exit(3) while handling OSError: no data"),
+        (exit_quietly, "sys.exit(3)"),
+        (lambda: sys.exit(7), "sys.exit(7)"),
+    ],
+)
+def test_an_exit_names_the_exception_that_led_to_it(run, expected):
+    with pytest.raises(SystemExit) as raised:
+        run()
+    assert failures.exit_described(raised.value) == expected
+
+
+def test_the_last_failure_of_a_process_without_a_rank_is_none_of_a_rank(tmp_path):
+    run_dir = RunDirectory(tmp_path)
+    run_dir.create()
+    began, environ = Moment.now(), {"ASCEND_ADAPT_RUN_DIR": str(tmp_path)}
+    failures.record_uncaught(environ, ValueError("bad"), None)
+    failures.record_uncaught(environ, subprocess.CalledProcessError(1, "train.py"), None)
+    assert failures.first_recorded(run_dir, began, None) is None
+    assert failures.last_of_a_process(run_dir, began).error == "ValueError: bad"
+    run_dir.create()  # A run directory that is used again has no failures.
+    assert failures.last_of_a_process(run_dir, began) is None

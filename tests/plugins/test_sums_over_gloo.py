@@ -1,0 +1,49 @@
+"""Collectives that average or scale, which NCCL computes, over gloo."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import ascend_adapt
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(dist, "reduce_scatter_single"), reason="before 2.13, torch creates PREMUL_SUM only with NCCL"
+)
+
+
+@pytest.fixture(autouse=True)
+def group(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def reduced(name, op, **options):
+    """Return the result for [1, 2] in one rank."""
+    tensor, output = torch.tensor([1.0, 2.0]), torch.zeros(2)
+    if name == "reduce_scatter":
+        work = dist.reduce_scatter(output, [tensor], op=op, **options)
+    elif "scatter" in name:
+        work = getattr(dist, name)(output, tensor, op=op, **options)
+    else:
+        work, output = getattr(dist, name)(tensor, **({"dst": 0} if name == "reduce" else {}), op=op, **options), tensor
+    if options:
+        work.wait()
+    return output.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("options", [{}, {"async_op": True}], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize(
+    "name", ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"]
+)
+def test_a_sum_has_its_factor(name, options):
+    op = dist.ReduceOp.PREMUL_SUM(0.25)
+    with pytest.raises(RuntimeError, match="PREMUL_SUM"):
+        reduced(name, op)
+    with ascend_adapt.enabled(device="cpu"):
+        assert reduced(name, op, **options) == [0.25, 0.5]
+        assert reduced(name, dist.ReduceOp.AVG, **options) == [1, 2]
+        assert reduced(name, dist.ReduceOp.SUM, **options) == [1, 2]
