@@ -196,6 +196,13 @@ def test_a_code_base_with_a_fallback_for_apex_keeps_it(launch, tmp_path):
     assert "FusedAdam'> None" in done.stdout
 
 
+def test_programs_written_for_torch_1_import_torch_six(launch):
+    asks = "from importlib.util import find_spec\nprint(find_spec('torch._six') is None)"
+    script = f"import torch\nexec({asks!r}, {{'__name__': 'accelerate.utils'}})\nfrom torch._six import inf\nprint(inf)"
+    assert launch(script).stdout.split() == ["True", "inf"]
+    assert "No module named 'torch._six'" in launch(script, "--cuda-code", "off", check=False).stderr
+
+
 def test_options_of_hugging_face_for_gpus(tmp_path):
     code = (
         "import ascend_adapt; ascend_adapt.enable(device='cpu')\n"
