@@ -231,6 +231,19 @@ def test_a_package_run_as_a_module_is_the_program(tmp_path):
     assert done.stdout.split() == ["cuda"], done.stderr
 
 
+def test_the_package_of_an_installed_command_is_the_program(tmp_path):
+    package = tmp_path / "site-packages" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('import torch\nDEVICE = "cuda" if torch.cuda.is_available() else "cpu"\n')
+    command = tmp_path / "train-it"
+    command.write_text(f"#!{sys.executable}\nfrom trainer import DEVICE\nprint(DEVICE)\n")
+    command.chmod(0o755)
+    words = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", str(command)]
+    environ = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
+    assert done.stdout.split() == ["cuda"], done.stderr
+
+
 # The steps of lightning.fabric.connector 2.6 that concern the device.
 _CONNECTOR = """
 import torch
