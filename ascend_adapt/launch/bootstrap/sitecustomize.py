@@ -81,8 +81,9 @@ def _begin() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if os.environ.get("RANK"):
         _claim_rank()
-        if os.environ["ASCEND_ADAPT_RANK_PID"].partition(" ")[0] == str(os.getpid()):
-            _record_uncaught()
+    # The children of a rank inherit its RANK; processes of a command that starts no ranks have none.
+    if os.environ.get("ASCEND_ADAPT_RANK_PID", str(os.getpid())).partition(" ")[0] == str(os.getpid()):
+        _record_uncaught()
     if os.environ.get("ASCEND_ADAPT_NPU_COMPILE_MODE"):
         _set_compile_mode()
     _ascend_adapt_signals.outlive_passed()
@@ -144,7 +145,7 @@ def _claim_rank() -> None:
 
 
 def _record_uncaught() -> None:
-    """Record the exception that ends this rank, so that the launcher can explain failures of a command's ranks."""
+    """Record the exception that ends this process, so that the launcher can explain the failure of a command."""
     shown_by = sys.excepthook
 
     def show_and_record(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

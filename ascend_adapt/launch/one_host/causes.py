@@ -23,7 +23,8 @@ _MOST = 2
 def of_failure(run_dir: RunDirectory, failure: Failure, since: Moment, environ: Mapping[str, str]) -> str:
     """Return lines with the cause and the next step, or "" if no known problem matches.
 
-    The ranks of a command have no logs here, so the first rank that recorded an exception is reported with its cause.
+    The processes of a command have no logs here, so the first rank that recorded an exception is reported with its
+    cause. If it started no ranks, the last exception that ended one of its processes is.
     """
     # Imported only here, because most jobs do not fail.
     from ascend_adapt.problems import log_text
@@ -33,9 +34,12 @@ def of_failure(run_dir: RunDirectory, failure: Failure, since: Moment, environ: 
             log = run_dir.rank_log(failure.rank)
             return "\n".join(_explained(log_text.read(log, LARGEST_LOG), environ)) if log.is_file() else ""
         first = failures.first_recorded(run_dir, since, None)
-        if first is None:
+        if first is not None:
+            head = f"rank {first.rank} on {first.host} failed first: {first.error}"
+        elif (first := failures.last_without_a_rank(run_dir, since)) is not None:
+            head = f"last exception: {first.error}"
+        else:
             return ""
-        head = f"rank {first.rank} on {first.host} failed first: {first.error}"
         return "\n".join([head, *_explained(log_text.LogText(first.traceback), environ)])
     except AdaptError as error:
         return f"the cause could not be looked up: {error}"

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from subprocess import CalledProcessError
 from types import TracebackType
 from typing import Any
 
@@ -31,13 +32,13 @@ _ERROR = re.compile(r"^\S.*", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True)
 class Failure:
-    """Failure of a rank, or of a command if ``rank`` is None.
+    """Failure of a rank, or of a command or one of its processes if ``rank`` is None.
 
     Attributes:
         at: when it was recorded, by its host's clocks.
         error: the error message, or "" if there was none.
         cause: the cause and the next step on one line each, if a known problem explains the failure.
-        traceback: the traceback of a rank that a command has started, because such a rank has no log here.
+        traceback: the traceback of a process that a command has started, because such a process has no log here.
     """
 
     rank: int | None
@@ -84,24 +85,28 @@ def described(error: BaseException) -> str:
 
 
 def record(environ: Mapping[str, str], code: int, error: str, trace: str = "") -> None:
-    """Write this rank's failure to the run directory, if there is one."""
+    """Write the failure of this rank, or process without a rank, to the run directory, if there is one."""
     folder, rank = environ.get("ASCEND_ADAPT_RUN_DIR"), whole_number(environ.get("RANK"))
-    if not folder or rank is None:
+    if not folder:
         return
     failure = {"rank": rank, "at": asdict(Moment.now()), "code": code, "host": socket.gethostname()}
     failure |= {"traceback": trace} if trace else {}
     data = {**failure, "error": error if len(error) <= _LONGEST else f"{error[:_LONGEST]} ..."}
     try:
-        write_whole(RunDirectory(Path(folder)).failures / f"{rank}.{os.getpid()}.json", data)
+        name = "process" if rank is None else rank
+        write_whole(RunDirectory(Path(folder)).failures / f"{name}.{os.getpid()}.json", data)
     except OSError as problem:
         # A full disk must not hide the error itself, which is printed next.
         print(f"ascend_adapt: {folder}: {problem.strerror}, so this failure is not recorded there", file=sys.stderr)
 
 
 def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: TracebackType | None) -> None:
-    """Write the exception that ends this rank to the run directory, unless ``rank_entry`` has done so."""
+    """Write the exception that ends this process to the run directory, unless ``rank_entry`` has done so.
+
+    A CalledProcessError only reports that another process has failed.
+    """
     folder = environ.get("ASCEND_ADAPT_RUN_DIR", "")
-    if isinstance(error, KeyboardInterrupt) or any(RunDirectory(Path(folder)).failures.glob(f"*.{os.getpid()}.json")):
+    if isinstance(error, (KeyboardInterrupt, CalledProcessError)) or any(RunDirectory(Path(folder)).failures.glob(f"*.{os.getpid()}.json")):
         return
     text = "".join(traceback.format_exception(type(error), error, trace))
     record(environ, 1, described(error), text[-_LONGEST_TRACE:])
@@ -114,7 +119,9 @@ def earliest(run_dir: RunDirectory, seen: Failure, since: Moment) -> Failure:
     """
     if seen.rank is None:
         return seen
-    here = [one for one in _recorded(run_dir, since).values() if one.at.boot == seen.at.boot]
+    here = [
+        one for one in _recorded(run_dir, since).values() if one.rank is not None and one.at.boot == seen.at.boot
+    ]
     own = [one for one in here if one.rank == seen.rank]
     if own:
         # The kernel reports the exit code; the rank records the message and the time.
@@ -124,7 +131,14 @@ def earliest(run_dir: RunDirectory, seen: Failure, since: Moment) -> Failure:
 
 def first_recorded(run_dir: RunDirectory, since: Moment, ranks: Collection[int] | None) -> Failure | None:
     """Return the first failure that one of ``ranks`` (or any rank, if None) recorded, or None."""
-    return _first(one for one in _recorded(run_dir, since).values() if ranks is None or one.rank in ranks)
+    found = [one for one in _recorded(run_dir, since).values() if one.rank is not None]
+    return _first(one for one in found if ranks is None or one.rank in ranks)
+
+
+def last_without_a_rank(run_dir: RunDirectory, since: Moment) -> Failure | None:
+    """Return the last exception that ended a process without a rank: a script may tolerate earlier ones."""
+    found = [one for one in _recorded(run_dir, since).values() if one.rank is None]
+    return max(found, key=lambda one: one.at.wall_ns, default=None)
 
 
 def hidden_by_a_command(run_dir: RunDirectory, since: Moment) -> Failure | None:

@@ -48,6 +48,16 @@ def test_ranks_of_a_command_end_with_cause_and_next_step(failed):
     assert cause.startswith(CAUSE)
 
 
+def test_a_command_without_ranks_ends_with_cause_and_next_step(failed):
+    # The script tolerates the first failure; the last process only reports that another one failed.
+    check = "import subprocess, sys; subprocess.run([sys.executable, 'fail.py'], check=True)"
+    script = f'{sys.executable} -c "1 / 0"; {sys.executable} -c "{check}"'
+    ended, last, cause, _ = failed("bash", "-c", script)
+    assert ended.endswith("bash ended with exit code 1")
+    assert last == "ascend-run: last exception: ModuleNotFoundError: No module named 'flash_attn'"
+    assert cause.startswith(CAUSE)
+
+
 def test_status_of_a_failed_job_says_why_and_what_to_do(failed, tmp_path):
     failed("fail.py")
     first, cause, step = status_report.of_run(tmp_path / "run").failure
