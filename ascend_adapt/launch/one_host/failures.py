@@ -106,7 +106,9 @@ def record_uncaught(environ: Mapping[str, str], error: BaseException, trace: Tra
     A CalledProcessError only reports that another process has failed.
     """
     folder = environ.get("ASCEND_ADAPT_RUN_DIR", "")
-    if isinstance(error, (KeyboardInterrupt, CalledProcessError)) or any(RunDirectory(Path(folder)).failures.glob(f"*.{os.getpid()}.json")):
+    if isinstance(error, (KeyboardInterrupt, CalledProcessError)) or any(
+        RunDirectory(Path(folder)).failures.glob(f"*.{os.getpid()}.json")
+    ):
         return
     text = "".join(traceback.format_exception(type(error), error, trace))
     record(environ, 1, described(error), text[-_LONGEST_TRACE:])
@@ -119,9 +121,7 @@ def earliest(run_dir: RunDirectory, seen: Failure, since: Moment) -> Failure:
     """
     if seen.rank is None:
         return seen
-    here = [
-        one for one in _recorded(run_dir, since).values() if one.rank is not None and one.at.boot == seen.at.boot
-    ]
+    here = [one for one in _recorded(run_dir, since).values() if one.rank is not None and one.at.boot == seen.at.boot]
     own = [one for one in here if one.rank == seen.rank]
     if own:
         # The kernel reports the exit code; the rank records the message and the time.

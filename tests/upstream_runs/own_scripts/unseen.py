@@ -85,6 +85,18 @@ def boxes(place: Place, code: Path) -> None:
     (code / "boxes.yaml").write_text(yaml.safe_dump(data))
 
 
+def flat_pictures(place: Place, code: Path) -> None:
+    """Write pictures into one folder, named by class."""
+    for path in sorted(local_data.write_pictures(code / "pictures", each=4).rglob("*.jpg")):
+        path.rename(code / "pictures" / f"{path.parent.name}_{path.parent.parent.name}{path.name}")
+
+
+def opacus_mnist(place: Place, code: Path) -> None:
+    """Copy the example of opacus' source archive, and write MNIST where it looks."""
+    shutil.copy(place.checkout / "examples" / "mnist.py", code / "mnist.py")
+    local_data.write_mnist(code / "data", train=256, test=64)
+
+
 def countdown(place: Place, code: Path) -> None:
     """Write a tiny Qwen2 with the names that GRPO-Zero reads, arithmetic tasks, and its configuration."""
     import pandas
@@ -246,5 +258,53 @@ JOBS: tuple[UpstreamJob, ...] = (
         prepare=lambda place, code: local_data.write_mnist(code / "mnist_forward_forward" / "data"),
         loss=r"Loss:  ([0-9.]+)",
         **DRAWN,
+    ),
+    program(
+        "ConvNeXt",
+        words_of(
+            "main.py --model convnext_tiny --drop_path 0 --batch_size 4 --input_size 64 --lr 4e-4 --update_freq 1 "
+            "--model_ema true --data_set image_folder --data_path pictures/train --eval_data_path pictures/val "
+            "--nb_classes 2 --epochs 1 --warmup_epochs 0 --num_workers 1 --output_dir out --mixup 0 --cutmix 0"
+        ),
+        code_base="ConvNeXt",
+        prepare=lambda place, code: local_data.write_pictures(code / "pictures", each=8),
+        loss=r"Averaged stats:.* loss: [0-9.]+ \(([0-9.]+)\)",
+        enough=1,
+        **DRAWN,
+    ),
+    program(
+        "consistency_models-edm_train",
+        words_of(
+            "scripts/edm_train.py --attention_resolutions 32,16 --class_cond False --use_scale_shift_norm True "
+            "--dropout 0.0 --ema_rate 0.999,0.9999,0.99994321 --global_batch_size 2 --image_size 64 --lr 0.0001 "
+            "--num_channels 32 --num_head_channels 16 --num_res_blocks 1 --resblock_updown True --schedule_sampler "
+            "lognormal --use_fp16 True --weight_decay 0.0 --weight_schedule karras --data_dir pictures "
+            "--lr_anneal_steps 3 --log_interval 1 --save_interval 2"
+        ),
+        code_base="consistency_models",
+        prepare=flat_pictures,
+        path="{code}",
+        loss=r"\| loss +\| ([0-9.]+)",
+        **NOT_COMPARED,
+    ),
+    program(
+        "DeepSpeed-gan_baseline",
+        words_of(
+            "gan_baseline_train.py --dataset fake --cuda --batchSize 16 --imageSize 64 --workers 1 --ngpu 1 --ngf 8 "
+            "--ndf 8 --tensorboard_path out"
+        ),
+        code_base="DeepSpeedExamples",
+        parts=["training/gan"],
+        inside="training/gan",
+        loss=r"Loss_D: ([0-9.]+)",
+        **DRAWN,
+    ),
+    program(
+        "opacus-mnist",
+        words_of("mnist.py -b 16 --test-batch-size 16 -n 1 -r 1 --data-root data"),
+        release=("opacus", "1.6.0"),
+        prepare=opacus_mnist,
+        loss=r"(?:Loss|Average loss): ([0-9.]+)",
+        **NOT_COMPARED,
     ),
 )
