@@ -118,7 +118,6 @@ CODE_BASES = (
     CodeBase("transformer-xl", "https://github.com/kimiyoung/transformer-xl", "44781ed2"),
     CodeBase("yolov5", "https://github.com/ultralytics/yolov5", "5081342f"),
     CodeBase("ConvNeXt", "https://github.com/facebookresearch/ConvNeXt", "048efcea"),
-    CodeBase("consistency_models", "https://github.com/openai/consistency_models", "e32b69ee"),
 )
 
 
