@@ -263,6 +263,7 @@ JOBS: tuple[UpstreamJob, ...] = (
         code_base="ConvNeXt",
         prepare=lambda place, code: local_data.write_pictures(code / "pictures", each=8),
         loss=r"Averaged stats:.* loss: [0-9.]+ \(([0-9.]+)\)",
+        enough=1,  # its validation needs five classes
         **DRAWN,
     ),
     program(
