@@ -1,6 +1,6 @@
 """Precisions that transformers' TrainingArguments reject without a GPU: tf32 and, on a CPU, bf16.
 
-Source: transformers 4.37.2 (tf32), 4.57.6 and 5.24.0.
+Source: transformers 4.57.6 and 5.24.0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _during_the_checks(arguments: Any) -> Iterator[None]:
 
 @wrap(
     _ARGUMENTS,
-    requires="transformers>=4.37",
+    requires="transformers>=4.57",
     devices=("cpu", "npu"),
     why="tf32=True raises an error without an Ampere GPU; other devices have no TF32, so it has no effect on them",
     until="transformers ignores tf32 on devices without it",
