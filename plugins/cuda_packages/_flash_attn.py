@@ -134,6 +134,47 @@ def flash_attn_varlen_kvpacked_func(q: Any, kv: Any, *args: Any, **kwargs: Any) 
     return flash_attn_varlen_func(q, *kv.unbind(1), *args, **kwargs)
 
 
+# flash_attn.flash_attention and the names of flash_attn 1, as in 1.0.9
+
+flash_attn_unpadded_func = flash_attn_varlen_func
+flash_attn_unpadded_kvpacked_func = flash_attn_varlen_kvpacked_func
+flash_attn_unpadded_qkvpacked_func = flash_attn_varlen_qkvpacked_func
+
+
+class FlashAttention(torch.nn.Module):  # type: ignore[misc]
+    """Attention of qkv [B, S, 3, N, D], whose padding a mask [B, S] leaves out, or packed [T, 3, N, D]."""
+
+    def __init__(
+        self, softmax_scale: float | None = None, attention_dropout: float = 0.0, device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__()
+        self.softmax_scale, self.dropout_p = softmax_scale, attention_dropout
+
+    def forward(
+        self,
+        qkv: Any,
+        key_padding_mask: Any = None,
+        causal: bool = False,
+        cu_seqlens: Any = None,
+        max_s: Any = None,
+        need_weights: bool = False,
+    ) -> tuple[Any, None]:
+        """Return the attention, with zeros at the padding, and no weights.
+
+        Raises:
+            KernelArgumentError: the weights are requested, which the kernels do not keep.
+        """
+        _refuse(0.0, need_weights)
+        options = (self.dropout_p if self.training else 0.0, self.softmax_scale, causal)
+        if cu_seqlens is not None:
+            return flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_s, *options), None
+        if key_padding_mask is None:
+            return flash_attn_qkvpacked_func(qkv, *options), None
+        rows, kept, starts, longest, _ = unpad_input(qkv, key_padding_mask)
+        seen = flash_attn_varlen_qkvpacked_func(rows, starts, longest, *options)
+        return pad_input(seen, kept, *qkv.shape[:2]), None
+
+
 def _pieces(packed: Any, starts: Any) -> list[Any]:
     return list(packed.tensor_split(starts[1:-1].long().cpu()))
 

@@ -18,9 +18,11 @@ FLASH_ATTENTION = [
             "flash_attn.flash_attn_interface",
             (
                 *("flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func"),
-                *("flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func"),
+                *("flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_unpadded_func"),
+                *("flash_attn_unpadded_kvpacked_func", "flash_attn_unpadded_qkvpacked_func"),
             ),
         ),
+        ("flash_attn.flash_attention", ("FlashAttention",)),
         ("flash_attn.bert_padding", ("index_first_axis", "pad_input", "rearrange", "unpad_input")),
         ("flash_attn.layers", ()),
         ("flash_attn.layers.rotary", ("apply_rotary_emb", "apply_rotary_emb_func")),

@@ -125,7 +125,8 @@ def _is_beside_the_script(file: str) -> bool:
 
 @cache
 def _source(file: str) -> str:
+    # An installed command, such as bin/trl, is a script whose name has no suffix.
     try:
-        return Path(file).read_text(errors="replace") if file.endswith(".py") else ""
+        return Path(file).read_text(errors="replace") if file and Path(file).suffix in ("", ".py") else ""
     except OSError:
         return ""

@@ -196,6 +196,13 @@ def test_a_code_base_with_a_fallback_for_apex_keeps_it(launch, tmp_path):
     assert "FusedAdam'> None" in done.stdout
 
 
+def test_programs_written_for_torch_1_import_torch_six(launch):
+    asks = "from importlib.util import find_spec\nprint(find_spec('torch._six') is None)"
+    script = f"import torch\nexec({asks!r}, {{'__name__': 'accelerate.utils'}})\nfrom torch._six import inf\nprint(inf)"
+    assert launch(script).stdout.split() == ["True", "inf"]
+    assert "No module named 'torch._six'" in launch(script, "--cuda-code", "off", check=False).stderr
+
+
 def test_options_of_hugging_face_for_gpus(tmp_path):
     code = (
         "import ascend_adapt; ascend_adapt.enable(device='cpu')\n"
@@ -221,6 +228,19 @@ def test_a_package_run_as_a_module_is_the_program(tmp_path):
     command = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", "-m", "trainer"]
     environ = {**os.environ, "PYTHONPATH": str(package.parent)}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
+    assert done.stdout.split() == ["cuda"], done.stderr
+
+
+def test_the_package_of_an_installed_command_is_the_program(tmp_path):
+    package = tmp_path / "site-packages" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('import torch\nDEVICE = "cuda" if torch.cuda.is_available() else "cpu"\n')
+    command = tmp_path / "train-it"
+    command.write_text(f"#!{sys.executable}\nfrom trainer import DEVICE\nprint(DEVICE)\n")
+    command.chmod(0o755)
+    words = [sys.executable, "-m", "ascend_adapt.launch.cli", "--device", "cpu", str(command)]
+    environ = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200)
     assert done.stdout.split() == ["cuda"], done.stderr
 
 

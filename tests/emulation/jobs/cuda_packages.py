@@ -7,6 +7,8 @@ from apex.normalization.fused_layer_norm import FusedLayerNormAffineFunction
 from apex.optimizers import FusedAdam
 from flash_attn import flash_attn_func, flash_attn_varlen_func
 from flash_attn.bert_padding import pad_input, unpad_input
+from flash_attn.flash_attention import FlashAttention
+from flash_attn.flash_attn_interface import flash_attn_unpadded_func
 
 torch.manual_seed(0)
 q, k, v = (torch.randn(2, 6, 4, 8).cuda() for _ in range(3))
@@ -42,6 +44,14 @@ out = pad_input(flash_attn_varlen_func(uq, uk, uv, cu, cu, longest, longest, cau
 same(out[0], plain(q, k, v, ahead > 0)[0])
 same(out[1, :4], plain(q, k, v, ahead > 0)[1, :4])
 assert not out[1, 4:].any()
+whole = torch.stack((q, k, v), 2)
+same(FlashAttention()(whole)[0], plain(q, k, v))
+same(FlashAttention()(whole, mask.bool(), causal=True)[0], out)
+packed = torch.stack((uq, uk, uv), 1)
+same(
+    FlashAttention()(packed, causal=True, cu_seqlens=cu, max_s=longest)[0],
+    flash_attn_unpadded_func(uq, uk, uv, cu, cu, longest, longest, causal=True),
+)
 w = flash_attn_varlen_func(uq, uk, uv, cu, cu, longest, longest, causal=True, window_size=(1, 0))
 same(w[:6], plain(q, k, v, (ahead > 0) | (ahead < -1))[0])
 same(xops.memory_efficient_attention(q, k, v, attn_bias=xops.LowerTriangularMask()), plain(q, k, v, ahead > 0))

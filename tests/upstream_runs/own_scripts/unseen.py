@@ -85,6 +85,12 @@ def boxes(place: Place, code: Path) -> None:
     (code / "boxes.yaml").write_text(yaml.safe_dump(data))
 
 
+def opacus_mnist(place: Place, code: Path) -> None:
+    """Copy the example of opacus' source archive, and write MNIST where it looks."""
+    shutil.copy(place.checkout / "examples" / "mnist.py", code / "mnist.py")
+    local_data.write_mnist(code / "data", train=256, test=64)
+
+
 def countdown(place: Place, code: Path) -> None:
     """Write a tiny Qwen2 with the names that GRPO-Zero reads, arithmetic tasks, and its configuration."""
     import pandas
@@ -246,5 +252,38 @@ JOBS: tuple[UpstreamJob, ...] = (
         prepare=lambda place, code: local_data.write_mnist(code / "mnist_forward_forward" / "data"),
         loss=r"Loss:  ([0-9.]+)",
         **DRAWN,
+    ),
+    program(
+        "ConvNeXt",
+        words_of(
+            "main.py --model convnext_tiny --drop_path 0 --batch_size 4 --input_size 64 --lr 4e-4 --update_freq 1 "
+            "--model_ema true --data_set image_folder --data_path pictures/train --eval_data_path pictures/val "
+            "--nb_classes 2 --epochs 1 --warmup_epochs 0 --num_workers 1 --output_dir out --mixup 0 --cutmix 0"
+        ),
+        code_base="ConvNeXt",
+        prepare=lambda place, code: local_data.write_pictures(code / "pictures", each=8),
+        loss=r"Averaged stats:.* loss: [0-9.]+ \(([0-9.]+)\)",
+        enough=1,  # its validation needs five classes
+        **DRAWN,
+    ),
+    program(
+        "DeepSpeed-gan_baseline",
+        words_of(
+            "gan_baseline_train.py --dataset fake --cuda --batchSize 16 --imageSize 64 --workers 1 --ngpu 1 --ngf 8 "
+            "--ndf 8 --tensorboard_path out"
+        ),
+        code_base="DeepSpeedExamples",
+        parts=["training/gan"],
+        inside="training/gan",
+        loss=r"Loss_D: ([0-9.]+)",
+        **NOT_COMPARED,
+    ),
+    program(
+        "opacus-mnist",
+        words_of("mnist.py -b 16 --test-batch-size 16 -n 1 -r 1 --data-root data"),
+        release=("opacus", "1.6.0"),
+        prepare=opacus_mnist,
+        loss=r"(?:Loss|Average loss): ([0-9.]+)",
+        **NOT_COMPARED,
     ),
 )
