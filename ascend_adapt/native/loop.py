@@ -131,8 +131,7 @@ class TrainingRun:
         self.resumed_at = self.progress.iteration
         self.interruption = SignalHandler(config.exit_signals)
         self.watch = AnomalyDetector(mesh, scale_adapts=self.trainer.scaler.moves)
-        has_times = not (config.compile or self.trainer.graphs is not None or self.trainer.overlaps_halves)
-        self.times = StepTimes(mesh, self.trainer.decoders if has_times else [])
+        self.times = StepTimes(mesh, [] if config.compile or self.trainer.graphs is not None else self.trainer.decoders)
         self.profiler = Profiler(config.profile, mesh, run_dir)
         self.votes = self.votes_to_save = 0
         self._fetched: _Fetched | None = None

@@ -32,7 +32,6 @@ TWO = "--ranks 2"
 SMALL = "--shape 345M --micro-batch 8"
 TENSOR = f"{TWO} --tensor 2"
 PIPELINE = f"{TWO} --pipeline 2 --micro-batch 2 --accumulation 8"
-WHOLE = {"ASCEND_ADAPT_TENSOR_OVERLAP": "0"}
 ROWS = {
     "one": Row("native", 40),
     "345M-one": Row(f"native {SMALL}", 25),
@@ -40,11 +39,8 @@ ROWS = {
     "one-8": Row("native --accumulation 2", 40),
     "one-16": Row("native --micro-batch 2 --accumulation 8", 50),
     "tensor": Row(f"native {TENSOR}", 40),
-    "tensor-whole": Row(f"native {TENSOR}", 40, WHOLE),
-    # With more rows, the matmuls of half a micro batch are as large as those of "tensor-whole".
     "one-of-8-rows": Row("native --micro-batch 8", 40),
     "tensor-8-rows": Row(f"native {TENSOR} --micro-batch 8", 40),
-    "tensor-8-rows-whole": Row(f"native {TENSOR} --micro-batch 8", 40, WHOLE),
     "zero1": Row(f"native {TWO} --zero 1", 40),
     "pipeline": Row(f"native {PIPELINE}", 40),
     # The last stage also computes the head and the loss, worth about 2 layers; at 345M about 4.
@@ -57,7 +53,6 @@ ROWS = {
     "345M-zero1-repeats": Row(f"native-repeats {TWO} {SMALL} --zero 1", 60),
     "345M-zero3-repeats": Row(f"native-repeats {TWO} {SMALL} --zero 3", 60),
     "345M-tensor": Row(f"native {TENSOR} {SMALL}", 25),
-    "345M-tensor-whole": Row(f"native {TENSOR} {SMALL}", 25, WHOLE),
     "345M-pipeline": Row(f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8", 30),
     "345M-pipeline-balanced": Row(
         f"native {TWO} {SMALL} --pipeline 2 --micro-batch 1 --accumulation 8"
@@ -71,8 +66,6 @@ ROWS = {
     "tensor-priority": Row(f"native {TENSOR}", 25, {"TORCH_NCCL_HIGH_PRIORITY": "1"}),
     "345M-zero1": Row(f"native {TWO} {SMALL} --zero 1", 20),
     "tensor-channels": Row(f"native {TENSOR}", 20, {"NCCL_MIN_NCHANNELS": "32"}),
-    # A collective occupies a multiprocessor per channel, which a matmul that it overlaps lacks.
-    "tensor-few-channels": Row(f"native {TENSOR}", 20, {"NCCL_MAX_NCHANNELS": "8"}),
     "zero1-ddp": Row(f"ddp-compiled {TWO}", 60),
     "pipeline-interleaved": Row(f"native {PIPELINE} --arguments '--num-layers-per-virtual-pipeline-stage 6'", 30),
     "pipeline-interleaved-balanced": Row(

@@ -19,7 +19,7 @@ from ascend_adapt.native.parallel.tensor_parallel import RowParallelLinear
 STEPS = 2
 
 
-def bias_on_every_rank(self, x, *, add_bias=True, half=None):
+def bias_on_every_rank(self, x, *, add_bias=True):
     """A row-parallel layer that adds its bias before the sum over ranks."""
     return self.tp.leave(functional.linear(x, self.weight, self.bias if add_bias and self.tp.size > 1 else None))
 

@@ -27,7 +27,6 @@ from ascend_adapt.native import device as devices
 from ascend_adapt.native.checkpoint.load import load
 from ascend_adapt.native.checkpoint.save import Saver
 from ascend_adapt.native.checkpoint.state import TrainState
-from ascend_adapt.native.model import halves
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.step import step_graph
 from ascend_adapt.native.step.trainer import Trainer
@@ -89,14 +88,14 @@ def compared(case, mesh, folder):
     straight = trainer_of(settings, mesh)
     found = steps(straight, 0, case.steps)
     before = trainer_of(settings, mesh)
-    split = steps(before, 0, STOP)
+    halves = steps(before, 0, STOP)
     saver = Saver(before, Path(folder))
     saver.save(TrainState(STOP, 0, 0))
     saver.wait()
     saver.close()
     resumed = trainer_of(settings, mesh)
     load(resumed)
-    split += steps(resumed, STOP, case.steps)
+    halves += steps(resumed, STOP, case.steps)
 
     def differ(these, those):
         return [number for number, pair in enumerate(zip(these, those, strict=True)) if pair[0] != pair[1]]
@@ -112,14 +111,13 @@ def compared(case, mesh, folder):
         "replays": replays(straight),
         "replays_resumed": replays(resumed),
         "graphed": differ(found, expected) + moved(straight),
-        "resumed": differ(split, expected) + moved(resumed),
+        "resumed": differ(halves, expected) + moved(resumed),
     }
 
 
 def main():
     output, cases = Path(sys.argv[1]), [Case(**each) for each in json.loads(sys.argv[2])]
     buckets.BUCKET = 20000  # or small models would have one
-    os.environ[halves.VARIABLE] = "1"  # as where steps are CUDA graphs
     device = devices.of_this_rank()
     dist.init_process_group(devices.backend(device))
     results = {}

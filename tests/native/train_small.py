@@ -6,7 +6,6 @@ Usage: ascend-run --nproc N train_small.py OUTPUT CASES, CASES a JSON list of sm
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -16,14 +15,12 @@ from small_models import Case, train
 
 from ascend_adapt.config import buckets
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.model import halves
 from ascend_adapt.native.parallel import mesh as meshes
 
 
 def main():
     output, cases = Path(sys.argv[1]), [Case(**each) for each in json.loads(sys.argv[2])]
     buckets.BUCKET = 20000  # or small models would have one
-    os.environ[halves.VARIABLE] = "1"  # as where steps are CUDA graphs
     device = devices.of_this_rank()
     dist.init_process_group(devices.backend(device))
     results = {case.name: asdict(train(case, meshes.build(case.settings.parallel, device))) for case in cases}

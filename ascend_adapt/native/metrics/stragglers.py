@@ -38,8 +38,7 @@ PARTS = {"samples": "loading its samples", "mlp": "the first MLP of a step"}
 class StepTimes:
     """Step times of this rank. Every rank must create this object and call ``report`` after the same steps.
 
-    Without ``decoders`` no MLP is timed: a compiled block does not call its MLP as a module, and the halves of a micro
-    batch wait for collectives inside it.
+    Without ``decoders`` no MLP is timed: a compiled block does not call its MLP as a module.
     """
 
     def __init__(self, mesh: Mesh, decoders: Sequence[nn.Module]) -> None:

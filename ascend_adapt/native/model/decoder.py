@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 from ascend_adapt import kernels
 from ascend_adapt.config.train_config import Init, Model, Parallel
-from ascend_adapt.native.model import halves
 from ascend_adapt.native.model.dropout import dropout
 from ascend_adapt.native.model.kv_cache import KeyValueCache
 from ascend_adapt.native.model.layers import AttentionContext, Branch, Norm, TransformerBlock, rotary_tables
@@ -125,8 +124,6 @@ class Decoder(nn.Module):
         self.may_defer = not model.rms_eps_on_root
         """Whether a fused block leaves its last residual add to the next norm; not if FSDP may free the bias before."""
         self.fused = False
-        self.in_halves = False
-        """Whether training passes run the two halves of a micro batch in turns, so that their collectives overlap."""
         if first:
             self.embedding = Embedding(model, tp)
         selective = recompute == "selective"
@@ -184,36 +181,30 @@ class Decoder(nn.Module):
             # Without a cache, positions count from 0 in every row, as upstream's do.
             rotary = rotary_tables(self.model, length, x, None if cache is None else position_ids)
         mask = None if masked_out is None else masked_out[:, None]
-        x = self._through(x, AttentionContext(mask, rotary, cache, prefix))
+        x, branch = self._through(x, AttentionContext(mask, rotary, cache, prefix))
         if cache is not None:
             cache.advance(length)
         if not self.last:
             return x
-        self._arrive(self)
+        self._arrive(self, *_tensors(x, branch))
+        x = self.final_norm(x) if branch is None else self.final_norm(x, branch)[1]
         if logits_to_keep is not None:
             x = x[:, -logits_to_keep:]
         rows = None if labels is None else Rows(labels, loss_mask, prefix, answers)
         return self._loss_or_logits(x, rows)
 
-    def _through(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
-        """Return the residual stream, on the last stage after the final norm."""
+    def _through(self, x: torch.Tensor, context: AttentionContext) -> tuple[torch.Tensor, Branch | None]:
+        """Return the residual stream, and the branch that the final norm adds to it."""
         blocks, defers = list(self.layers.values()), self.fused and self.may_defer
-        recomputes, final_norm = self.recompute_run and torch.is_grad_enabled(), self.final_norm if self.last else None
-        if self.in_halves and torch.is_grad_enabled() and not recomputes and len(x) % 2 == 0:
-            return halves.through(blocks, x, context, self.tp, final_norm, fused=defers, arrive=self._arrive)
-        branch: Branch | None = None
-        if recomputes:
-            for start in range(0, len(blocks), self.recompute_run):
-                x, _ = checkpoint(
-                    _chain, blocks[start : start + self.recompute_run], x, context, defers, self._arrive,
-                    use_reentrant=False, preserve_rng_state=self.model.has_dropout,
-                )  # fmt: skip
-        else:
-            x, branch = _chain(blocks, x, context, defers, self._arrive, last_too=self.last)
-        if final_norm is None:
-            return x
-        self._arrive(self, *_tensors(x, branch))
-        return final_norm(x) if branch is None else final_norm(x, branch)[1]
+        if not self.recompute_run or not torch.is_grad_enabled():
+            return _chain(blocks, x, context, defers, self._arrive, last_too=self.last)
+        for start in range(0, len(blocks), self.recompute_run):
+            run = blocks[start : start + self.recompute_run]
+            x, _ = checkpoint(
+                _chain, run, x, context, defers, self._arrive,
+                use_reentrant=False, preserve_rng_state=self.model.has_dropout,
+            )  # fmt: skip
+        return x, None
 
     def _arrive(self, module: nn.Module, *inputs: torch.Tensor) -> None:
         """Wait for the compute weights of a module, which other ranks may still be sending."""

@@ -14,7 +14,6 @@ from ascend_adapt import kernels
 from ascend_adapt.config.train_config import Model
 from ascend_adapt.native.model.dropout import dropout, dropout_seed, rank_rng
 from ascend_adapt.native.model.kv_cache import KeyValueCache
-from ascend_adapt.native.parallel.in_flight import Half
 from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 from ascend_adapt.native.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, TensorParallel
 
@@ -91,13 +90,10 @@ class Attention(nn.Module):
         self.enters = self.query_key_value.enters
         self.dense = RowParallelLinear(tp, width, model.hidden_size, bias=model.output_bias, init=model.output_init)
 
-    def forward(
-        self, x: torch.Tensor, context: AttentionContext, *, add_bias: bool = True, half: Half | None = None
-    ) -> Any:
+    def forward(self, x: torch.Tensor, context: AttentionContext, *, add_bias: bool = True) -> torch.Tensor:
         """Return [B, S, H] after the tensor-parallel region, from [B, S, H] before it (without ``enters``, inside).
 
-        Without ``add_bias``, the caller must add the bias of the output layer. A ``half`` is inside the region, and
-        leaves it InFlight, without the bias.
+        Without ``add_bias``, the caller must add the bias of the output layer.
         """
         if context.cache is not None and x.shape[1] == 1:
             # The heads that share a key head become its queries, so no key is repeated or copied.
@@ -105,7 +101,7 @@ class Attention(nn.Module):
             query, key, value = joined.split((self.shared, 1, 1), 2)
             attended = self._core_attention(query, key, value, context, causal=False)
             return self.dense(attended.reshape(len(x), 1, -1), add_bias=add_bias)
-        query, key, value = self._heads(x, half)
+        query, key, value = self._heads(x)
         if self.recompute and torch.is_grad_enabled():
             attended = checkpoint(
                 self._core_attention, query, key, value, context,
@@ -113,18 +109,18 @@ class Attention(nn.Module):
             )  # fmt: skip
         else:
             attended = self._core_attention(query, key, value, context)
-        return self.dense(attended.transpose(1, 2).flatten(2), add_bias=add_bias, half=half)
+        return self.dense(attended.transpose(1, 2).flatten(2), add_bias=add_bias)
 
-    def _heads(self, x: torch.Tensor, half: Half | None) -> tuple[torch.Tensor, ...]:
+    def _heads(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return query [B, N, S, D], key and value [B, Nk, S, D]."""
         projection = self.query_key_value
         if self.fused:
-            joined = projection(x, bias="detach", half=half)
+            joined = projection(x, bias="detach")
             heads: tuple[torch.Tensor, ...] = kernels.split_qkv(
                 joined, self.groups * self.shared, self.groups, projection.bias
             )
             return heads
-        parts = projection(x, half=half).unflatten(2, (self.groups, self.shared + 2, self.model.head_dim))
+        parts = projection(x).unflatten(2, (self.groups, self.shared + 2, self.model.head_dim))
         return tuple(each.flatten(2, 3).transpose(1, 2) for each in parts.split((self.shared, 1, 1), 3))
 
     def _core_attention(
@@ -167,24 +163,21 @@ class MLP(nn.Module):
         self.dense_h_to_4h = ColumnParallelLinear(tp, hidden, inner, bias=model.mlp_bias, init=model.init, enters=alone)
         self.dense_4h_to_h = RowParallelLinear(tp, inner, hidden, bias=model.mlp_bias, init=model.output_init)
 
-    def forward(self, x: torch.Tensor, *, add_bias: bool = True, half: Half | None = None) -> Any:
-        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] before it (without ``enters``, inside).
-
-        ``add_bias`` and ``half`` are those of ``Attention.forward``.
-        """
-        if self.enters and not self.dense_h_to_4h.enters and half is None:
+    def forward(self, x: torch.Tensor, *, add_bias: bool = True) -> torch.Tensor:
+        """Return [B, S, H] after the tensor-parallel region, from [B, S, H] before it (without ``enters``, inside)."""
+        if self.enters and not self.dense_h_to_4h.enters:
             x = self.tp.enter(x)  # one collective for both linear layers
-        return self.dense_4h_to_h(self._activated(x, half), add_bias=add_bias, half=half)
+        return self.dense_4h_to_h(self._activated(x), add_bias=add_bias)
 
-    def _activated(self, x: torch.Tensor, half: Half | None) -> torch.Tensor:
+    def _activated(self, x: torch.Tensor) -> torch.Tensor:
         if self.fused and self.activation in ("gelu", "gelu_tanh"):
-            up = self.dense_h_to_4h(x, bias="leave", half=half)
+            up = self.dense_h_to_4h(x, bias="leave")
             return self._gelu(up, self.dense_h_to_4h.bias)
-        up = self.dense_h_to_4h(x, half=half)
+        up = self.dense_h_to_4h(x)
         if self.activation == "swiglu":
-            return kernels.swiglu(torch.cat([self.gate(x, half=half), up], -1))
+            return kernels.swiglu(torch.cat([self.gate(x), up], -1))
         if self.activation == "geglu":
-            return kernels.gelu(self.gate(x, half=half)) * up
+            return kernels.gelu(self.gate(x)) * up
         if self.activation == "relu":
             return functional.relu(up)
         if self.activation == "silu":
@@ -231,26 +224,24 @@ class TransformerBlock(nn.Module):
         if self.model.shared_norm:
             normed = self.tp.enter(normed)
         if self.model.parallel_residual:
-            x, before = x + self.dropped(self.attention(normed, context)), x
+            x, before = x + self._dropped(self.attention(normed, context)), x
             if not self.model.shared_norm:
                 normed = self.post_attention_norm(before)
         elif self.fused:
-            attended = self.branch(self.attention(normed, context, add_bias=False), self.attention.dense.bias)
+            attended = self._branch(self.attention(normed, context, add_bias=False), self.attention.dense.bias)
             x, normed = self.post_attention_norm(x, attended)
         else:
-            x = x + self.dropped(self.attention(normed, context))
+            x = x + self._dropped(self.attention(normed, context))
             normed = self.post_attention_norm(x)
         if defer:
-            return x, self.branch(self.mlp(normed, add_bias=False), self.mlp.dense_4h_to_h.bias)
-        return x + self.dropped(self.mlp(normed))
+            return x, self._branch(self.mlp(normed, add_bias=False), self.mlp.dense_4h_to_h.bias)
+        return x + self._dropped(self.mlp(normed))
 
-    def branch(self, value: torch.Tensor, bias: torch.Tensor | None) -> Branch:
-        """Return a layer's output as a branch that the next norm adds."""
+    def _branch(self, value: torch.Tensor, bias: torch.Tensor | None) -> Branch:
         p = self.model.hidden_dropout if self.training else 0.0
         return Branch(value, bias, p, dropout_seed(self.tp, value.device) if p else None)
 
-    def dropped(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a layer's output after dropout, to be added to the residual stream."""
+    def _dropped(self, x: torch.Tensor) -> torch.Tensor:
         return dropout(x, self.model.hidden_dropout, self.tp, training=self.training)
 
 

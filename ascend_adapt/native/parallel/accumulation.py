@@ -6,22 +6,16 @@ bytes per parameter instead of 8, and one rounding more. Megatron-LM calls it gr
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 from ascend_adapt.kernels.wide_products import are_fused
 
-
-class AddProduct(Protocol):
-    """Adds a product to the accumulated gradient of a weight."""
-
-    def __call__(self, left: torch.Tensor, right: torch.Tensor, *, is_last: bool) -> bool:
-        """Add left [out, T] @ right [T, in]; return False if the caller must return the gradient.
-
-        ``is_last``: whether this backward pass adds nothing more to this weight's gradient.
-        """
+AddProduct = Callable[[torch.Tensor, torch.Tensor], bool]
+"""Adds left [out, T] @ right [T, in] to the gradient of a weight; False if the caller must return the gradient."""
 
 
 class ComputeWeight(torch.nn.Parameter):
@@ -43,15 +37,9 @@ def weight_gradient(rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -
 
     ``rows`` is the gradient of the output, [T, out], and ``x`` the input, [T, in]. ``weight`` is the parameter itself.
     """
-    return None if accumulated(rows, x, weight) else rows.t() @ x
-
-
-def accumulated(rows: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *, is_last: bool = True) -> bool:
-    """Accumulate the gradient of a linear layer's weight, if this step accumulates; return whether it does.
-
-    ``is_last``: whether this backward pass adds nothing more to this weight's gradient.
-    """
-    return _accumulates(weight) and weight.add_product(rows.t(), x, is_last=is_last)
+    if _accumulates(weight) and weight.add_product(rows.t(), x):
+        return None
+    return rows.t() @ x
 
 
 def _accumulates(weight: torch.Tensor) -> bool:

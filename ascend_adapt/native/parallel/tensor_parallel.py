@@ -11,7 +11,6 @@ operators on NPUs differ between releases.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,6 @@ from torch.nn import functional
 
 from ascend_adapt.config.train_config import Init
 from ascend_adapt.native.parallel import accumulation, collectives
-from ascend_adapt.native.parallel.in_flight import Collective, Half, InFlight
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import Declared, ParameterLayout
 
@@ -58,20 +56,6 @@ class TensorParallel:
         left: torch.Tensor = _Scatter.apply(partial, self) if self.sequence else _Sum.apply(partial, self.group)
         return left
 
-    def entering(self, x: torch.Tensor) -> InFlight:
-        """Start to enter the region, as ``enter`` does."""
-        return InFlight(x, *self._boundary(), self.axis if self.sequence else 0)
-
-    def leaving(self, x: torch.Tensor) -> InFlight:
-        """Start to leave the region, as ``leave`` does."""
-        return InFlight(x, *self._boundary()[::-1], self.axis if self.sequence else 0)
-
-    def _boundary(self) -> tuple[Collective, Collective]:
-        """Return the collectives that enter the region and leave it; each is the adjoint of the other."""
-        if self.sequence:
-            return functools.partial(_start_all_gather, tp=self), functools.partial(_start_reduce_scatter, tp=self)
-        return _start_nothing, functools.partial(_start_sum, group=self.group)
-
     def gathered(self, x: torch.Tensor) -> torch.Tensor:
         """All-gather ``x`` for a consumer whose gradient is already summed, and equal on every rank."""
         if not self.sequence:
@@ -82,12 +66,6 @@ class TensorParallel:
     def piece(self, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's shard of ``x`` [B, S, ...], under sequence parallelism."""
         return x.chunk(self.size, self.axis)[self.rank] if self.sequence else x
-
-    def rows_of_half(self, whole: torch.Tensor, number: int) -> torch.Tensor:
-        """Return the rows of ``whole`` [B, ...] that half ``number``, 0 or 1, of every rank's rows stand for."""
-        if self.sequence and self.axis == 0:
-            return whole.unflatten(0, (self.size, 2, -1))[:, number].flatten(0, 1)
-        return whole.chunk(2)[number]
 
     def sizes(self, rows: int, length: int) -> tuple[int, int]:
         """Return the sizes of B and S on one rank between layers."""
@@ -114,16 +92,12 @@ class ColumnParallelLinear(Declared):
         self.declare("weight", (out // tp.size, inner), ParameterLayout(init, cut=0))
         self.declare("bias", (out // tp.size,) if bias else None, ParameterLayout(0.0, cut=0))
 
-    def forward(self, x: torch.Tensor, *, bias: str = "add", half: Half | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, *, bias: str = "add") -> torch.Tensor:
         """Return this rank's columns of x W^T + b. ``bias``: "detach" adds b without its gradient, "leave" omits b.
 
-        The caller must then compute the missing part, fused with other work. A ``half`` has entered the region already.
+        The caller must then compute the missing part, fused with other work.
         """
         added = {"add": self.bias, "detach": None if self.bias is None else self.bias.detach(), "leave": None}[bias]
-        if half is not None:
-            result = half.linear(x, self.weight, added)
-            half.hand_over()
-            return result
         # torch.compile breaks its graph at collectives that overlap other work.
         if self.enters and not torch.compiler.is_compiling():
             entered: torch.Tensor = _EnterLinear.apply(x, self.weight, added, self.tp)
@@ -140,13 +114,8 @@ class RowParallelLinear(Declared):
         self.declare("weight", (out, inner // tp.size), ParameterLayout(init, cut=1))
         self.declare("bias", (out,) if bias else None, ParameterLayout(0.0, partial=tp.sequence))
 
-    def forward(self, x: torch.Tensor, *, add_bias: bool = True, half: Half | None = None) -> Any:
-        """Return x W^T summed over ranks, plus the bias once if ``add_bias``.
-
-        With a ``half`` return it InFlight, without the bias.
-        """
-        if half is not None:
-            return self.tp.leaving(half.linear(x, self.weight))
+    def forward(self, x: torch.Tensor, *, add_bias: bool = True) -> torch.Tensor:
+        """Return x W^T summed over ranks, plus the bias once if ``add_bias``."""
         if not add_bias:
             return self.tp.leave(accumulation.linear(x, self.weight, None))
         if self.tp.size == 1:
@@ -176,40 +145,23 @@ class VocabularyParallelEmbedding(Declared):
 
 def _all_gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     """All-gather the shards of ``x`` to [B, S, H]."""
-    return _start_all_gather(x.transpose(0, tp.axis), tp, async_op=False)[0].transpose(0, tp.axis)
+    mine = x.transpose(0, tp.axis).contiguous()
+    whole = mine.new_empty((mine.shape[0] * tp.size, *mine.shape[1:]))
+    collectives.all_gather(whole, mine, tp.group)
+    return whole.transpose(0, tp.axis)
 
 
 def _reduce_scatter(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     """Reduce-scatter [B, S, H] to this rank's shard."""
-    return _start_reduce_scatter(x.transpose(0, tp.axis), tp, async_op=False)[0].transpose(0, tp.axis)
+    return _start_reduce_scatter(x, tp, async_op=False)[0]
 
 
-# These start collectives along the first axis; they return the result, valid after waiting, and the work handle.
-
-
-def _start_all_gather(mine: torch.Tensor, tp: TensorParallel, *, async_op: bool = True) -> tuple[torch.Tensor, Any]:
-    mine = mine.contiguous()
-    whole = mine.new_empty((mine.shape[0] * tp.size, *mine.shape[1:]))
-    return whole, collectives.all_gather(whole, mine, tp.group, async_op=async_op)
-
-
-def _start_reduce_scatter(
-    whole: torch.Tensor, tp: TensorParallel, *, async_op: bool = True
-) -> tuple[torch.Tensor, Any]:
-    whole = whole.contiguous()
+def _start_reduce_scatter(x: torch.Tensor, tp: TensorParallel, *, async_op: bool = True) -> tuple[torch.Tensor, Any]:
+    """Start to reduce-scatter [B, S, H]; return the work handle, and this rank's shard, valid after waiting for it."""
+    whole = x.transpose(0, tp.axis).contiguous()
     mine = whole.new_empty((whole.shape[0] // tp.size, *whole.shape[1:]))
-    return mine, collectives.reduce_scatter(mine, whole, tp.group, async_op=async_op)
-
-
-def _start_sum(x: torch.Tensor, group: Any) -> tuple[torch.Tensor, Any]:
-    """Start to all-reduce ``x``, in place if it is contiguous."""
-    total = x.contiguous()
-    return total, dist.all_reduce(total, group=group, async_op=True)
-
-
-def _start_nothing(x: torch.Tensor) -> tuple[torch.Tensor, None]:
-    """Return ``x``: this boundary needs no collective."""
-    return x, None
+    work = collectives.reduce_scatter(mine, whole, tp.group, async_op=async_op)
+    return mine.transpose(0, tp.axis), work
 
 
 # _Sum reduces in place: its input is a matrix product that nothing else refers to, so no copy is needed.
@@ -279,10 +231,9 @@ class _EnterLinear(torch.autograd.Function):
         (whole, weight), rows = ctx.saved_tensors, grads[0].reshape(-1, grads[0].shape[-1])
         mine = (rows @ weight).view(whole.shape)
         if ctx.tp.sequence:
-            mine, work = _start_reduce_scatter(mine.transpose(0, ctx.tp.axis), ctx.tp)
-            mine = mine.transpose(0, ctx.tp.axis)
+            mine, work = _start_reduce_scatter(mine, ctx.tp)
         else:
-            mine, work = _start_sum(mine, ctx.tp.group)
+            work = dist.all_reduce(mine, group=ctx.tp.group, async_op=True)
         of_weight = None
         if ctx.needs_input_grad[1]:
             of_weight = accumulation.weight_gradient(rows, whole.reshape(len(rows), -1), ctx.weight)

@@ -127,14 +127,13 @@ class ComputeWeights:
         return self._is_last and self._begun == 1
 
     @torch.no_grad()
-    def _add_product(self, number: int, place: int, left: torch.Tensor, right: torch.Tensor, *, is_last: bool) -> bool:
+    def _add_product(self, number: int, place: int, left: torch.Tensor, right: torch.Tensor) -> bool:
         """Add left @ right to the gradient ``place`` of a bucket; return False if gradients are not accumulated."""
         bucket = self._buckets[number]
         if not bucket.in_place and (self._reduces_each or self._is_only):
             return False
         bucket.add_product(place, left, right)
-        if is_last:
-            self._gradient_ready(number, place)
+        self._gradient_ready(number, place)
         return True
 
     @torch.no_grad()

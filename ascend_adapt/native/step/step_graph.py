@@ -39,13 +39,6 @@ Update = tuple[Any, torch.Tensor]
 
 
 def why_not(config: TrainConfig, mesh: Mesh) -> str:
-    """Return the reason why the steps of this run are not captured, or ""."""
-    if not switches.is_on(os.environ, VARIABLE, default=True):
-        return f"{VARIABLE}=0"
-    return unsuitable(config, mesh)
-
-
-def unsuitable(config: TrainConfig, mesh: Mesh) -> str:
     """Return the reason why the steps of this run cannot be captured, or ""."""
     parallel, schedule, logging = config.parallel, config.schedule, config.logging
     changes = schedule.weight_decay_style != "constant" and schedule.start_weight_decay != schedule.end_weight_decay
@@ -55,6 +48,7 @@ def unsuitable(config: TrainConfig, mesh: Mesh) -> str:
         "several hosts": of_variable(os.environ, "LOCAL_WORLD_SIZE", 1) != parallel.world_size,
         # This dropout sets the state of a generator, which cannot be captured.
         "dropout of tensor-parallel ranks": config.model.has_dropout and parallel.tensor > 1,
+        f"{VARIABLE}=0": not switches.is_on(os.environ, VARIABLE, default=True),
         # Earlier releases free the host memory from which a captured _chunk_cat copies its table at each replay.
         f"ZeRO with torch before {KEEPS_HOST_MEMORY}": mesh.shards > 1
         and Version(torch.__version__).release < Version(KEEPS_HOST_MEMORY).release,

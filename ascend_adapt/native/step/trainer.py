@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,11 +11,9 @@ from typing import Any
 
 import torch
 
-from ascend_adapt import kernels, switches
-from ascend_adapt.alignment import updates as recorded
+from ascend_adapt import kernels
 from ascend_adapt.config.train_config import TrainConfig
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.model import halves
 from ascend_adapt.native.model.decoder import Decoder, stage_layers
 from ascend_adapt.native.model.initialisation import generator, initialise
 from ascend_adapt.native.parallel.mesh import Mesh
@@ -24,7 +21,7 @@ from ascend_adapt.native.parallel.parameters import Placed, placed
 from ascend_adapt.native.parallel.tensor_parallel import TensorParallel
 from ascend_adapt.native.step import compile_trial, gradients, step_graph
 from ascend_adapt.native.step.compile_trial import CompileTrial
-from ascend_adapt.native.step.data_parallel import abandon_passes, is_offloaded, place
+from ascend_adapt.native.step.data_parallel import abandon_passes, place
 from ascend_adapt.native.step.loss_scale import Scaler
 from ascend_adapt.native.step.optimizer import Optimizer
 from ascend_adapt.native.step.pipeline import Batch, PipelineSchedule, passes, stages_of
@@ -79,7 +76,6 @@ class Trainer:
             self._messages.append(f"compile: on, without timing uncompiled steps: {reason}")
         elif config.compile:
             self._trial = CompileTrial(mesh)
-        self.overlaps_halves = overlaps_halves(config, mesh)
         self._fuse()
         seed_dropout(config.seed, mesh)
 
@@ -237,7 +233,6 @@ class Trainer:
         """Use the fused kernels unless the blocks are compiled: torch.compile fuses plain operators itself."""
         for decoder in self.decoders:
             decoder.fuse(not self._compiled and kernels.fuses(self.mesh.device.type))
-            decoder.in_halves = not self._compiled and self.overlaps_halves
 
     def _try_compiled(self, seconds: float, micro_batches: int) -> None:
         """Count a step of the ``--compile`` trial, and switch modes when the trial requests it."""
@@ -292,18 +287,6 @@ def build(config: TrainConfig, mesh: Mesh) -> list[Decoder]:
         decoders.append(decoder)
     initialise(decoders, mesh, config.seed)
     return decoders
-
-
-def overlaps_halves(config: TrainConfig, mesh: Mesh) -> bool:
-    """Whether the halves of a micro batch overlap their collectives; hooks of FSDP and the recorder cannot follow that.
-
-    By default only steps that can be CUDA graphs do: twice the kernels are launched, for which an eager host is too
-    slow.
-    """
-    parallel = config.parallel
-    if parallel.tensor == 1 or parallel.zero_stage == 3 or is_offloaded(mesh) or recorded.current() is not None:
-        return False
-    return switches.is_on(os.environ, halves.VARIABLE, default=not step_graph.unsuitable(config, mesh))
 
 
 def seed_dropout(seed: int, mesh: Mesh, iteration: int = 0) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,16 +12,13 @@ from native.conftest import one_process
 from native.small_models import GPT2, LENGTH, NEOX, Case, batch, config, train
 from native.training_bounds import apart
 
-from ascend_adapt.alignment import updates
 from ascend_adapt.config.memory_estimate import total_parameters
 from ascend_adapt.config.train_config import Logging, LossScale, Parallel, Precision
 from ascend_adapt.errors import TrainingError
 from ascend_adapt.native import device as devices
-from ascend_adapt.native.model import halves
 from ascend_adapt.native.parallel import mesh as meshes
 from ascend_adapt.native.parallel.parameters import Placed
-from ascend_adapt.native.step import step_graph
-from ascend_adapt.native.step.trainer import Trainer, overlaps_halves
+from ascend_adapt.native.step.trainer import Trainer
 
 ALONE = meshes.single(torch.device("cpu"))
 
@@ -160,29 +156,3 @@ def test_every_parameter_is_trained_and_counted_once():
 def local(trainer: Trainer, name: str) -> torch.Tensor:
     found: Placed = next(one for one in trainer.parameters if one.name == name)
     return found.local
-
-
-def test_halves_overlap_by_default_where_steps_can_be_graphs(monkeypatch):
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    cuda = SimpleNamespace(type="cuda")
-
-    def overlap(device=cuda, model=GPT2, **sizes):
-        settings = config(model, **{"tensor": 2, "micro": 4, **sizes})
-        return overlaps_halves(settings, replace(ALONE, device=device, parallel=settings.parallel))
-
-    cpu = {"device": torch.device("cpu")}
-    with_dropout = {"model": replace(GPT2, hidden_dropout=0.1)}
-    assert overlap()
-    assert not overlap(**cpu)
-    assert not overlap(**with_dropout)
-    monkeypatch.setenv(step_graph.VARIABLE, "0")  # or an eager run would differ in the last bits
-    assert overlap()
-    monkeypatch.setenv(halves.VARIABLE, "0")
-    assert not overlap()
-    monkeypatch.setenv(halves.VARIABLE, "1")
-    assert overlap(**cpu)
-    assert overlap(**with_dropout)
-    assert not overlap(tensor=1, data=2)
-    assert not overlap(zero_stage=3)
-    monkeypatch.setattr(updates, "current", object)
-    assert not overlap()
