@@ -1,4 +1,4 @@
-"""Balance of pipeline stages: which numbers of layers shorten a step, because the last stage also computes the head."""
+"""Balance of pipeline stages: the last stage also computes the head, so other numbers of layers may shorten a step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def unbalanced(config: TrainConfig) -> str | None:
     head = 3 * head_flops(config.model) / (passes * layer_flops(config.model, config.data.seq_length))
 
     def time(stages: Stages) -> float:
-        """Return the time of a step, in that of a micro batch in one layer."""
+        """Return the time of a step, relative to that of a micro batch in one layer."""
         costs = [*stages[:-1], stages[-1] + head]
         ranks = [sum(costs[rank :: parallel.pipeline]) for rank in range(parallel.pipeline)]
         # While the slowest rank waits for the others, they run one of their virtual stages each.
@@ -31,7 +31,7 @@ def unbalanced(config: TrainConfig) -> str | None:
         return config.batch.accumulation * max(ranks) + bubble
 
     others = _candidates(config.model.num_layers, parallel.pipeline, parallel.virtual_stages, head)
-    # Of stages that this estimate finds equal, a slowest stage in front is best: it starts first and ends last.
+    # Of equal estimates, the one with the largest first stage is best: that stage starts first and ends last.
     best = min((parallel.stages, *others), key=lambda stages: (time(stages), -stages[0]))
     gain = 1 - time(best) / time(parallel.stages)
     if gain <= _LEAST_GAIN:
@@ -44,7 +44,7 @@ def unbalanced(config: TrainConfig) -> str | None:
 
 
 def _candidates(layers: int, pipeline: int, virtual: int, head: float) -> Iterator[Stages]:
-    """Yield stages for each size of the last one that Megatron-core's options can request."""
+    """Yield stages that Megatron-core's options can request, for each size of the last one."""
     stages = pipeline * virtual
     for last in range(layers - stages + 1, 0, -1):
         rest = layers - last
@@ -57,7 +57,7 @@ def _candidates(layers: int, pipeline: int, virtual: int, head: float) -> Iterat
         each, more = divmod(rest, stages - 1)
         sizes = [*(each,) * (stages - 1), last]
         for _ in range(more):
-            # To the rank that computes least, and there to its last stage of this size.
+            # One more layer for the rank that computes least, in its last stage of this size.
             loads = {rank: sum(sizes[rank::pipeline]) + head * (rank == pipeline - 1) for rank in range(pipeline)}
             free = [stage for stage in range(stages - 1) if sizes[stage] == each]
             sizes[min(free, key=lambda stage: (loads[stage % pipeline], -stage))] += 1

@@ -1,4 +1,4 @@
-"""Matrix products of 16-bit matrices with a result in fp32, which may be added to a sum by the product itself."""
+"""Products of 16-bit matrices with a result in fp32, which the same kernel may add to a sum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _IN_TORCH = "dtype_out" in torch.ops.aten.addmm.overloads()
 
 
 def are_fused(device: torch.device) -> bool:
-    """Return whether the product rounds only its sum, in fp32, and adds without another kernel."""
+    """Return whether one kernel computes the product in fp32, without rounding it to 16 bits, and adds it."""
     return device.type == "cuda" and _IN_TORCH and torch.cuda.get_device_capability(device) >= (8, 0)
 
 

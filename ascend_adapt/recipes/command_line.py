@@ -34,7 +34,7 @@ class OwnOptions:
     override_opt_param_scheduler: bool = False
     use_checkpoint_opt_param_scheduler: bool = False
     stages: Mapping[str, Any] = field(default_factory=dict)
-    """The given ones of STAGE_OPTIONS, by dest."""
+    """The STAGE_OPTIONS that are given, by dest."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -36,7 +36,9 @@ def read_megatron_stages(options: Options, deepspeed: Mapping[str, Any]) -> tupl
     one_way({UNEVEN: is_uneven, _COUNTED: bool(embedding or loss), LAYOUT: layout is not None})
     sizes = {_EACH: each, _COUNT: count, LAYOUT: layout}
     if len(given := [name for name, value in sizes.items() if value is not None]) > 1:
-        raise ConfigError(f"{', '.join(given)}: each sets the virtual stages, expected one — choose one")
+        raise ConfigError(
+            f"{', '.join(given)}: given together, expected one of them: each sets the virtual stages — choose one"
+        )
     if layout is not None:
         return stages_of_layout(layout, layers, pipeline)
     if is_uneven and each is not None:

@@ -142,7 +142,7 @@ flash_attn_unpadded_qkvpacked_func = flash_attn_varlen_qkvpacked_func
 
 
 class FlashAttention(torch.nn.Module):  # type: ignore[misc]
-    """Attention of qkv [B, S, 3, N, D], whose padding a mask [B, S] leaves out, or packed [T, 3, N, D]."""
+    """Attention of qkv [B, S, 3, N, D], which may have a padding mask [B, S], or of packed qkv [T, 3, N, D]."""
 
     def __init__(
         self, softmax_scale: float | None = None, attention_dropout: float = 0.0, device: Any = None, dtype: Any = None
@@ -159,7 +159,7 @@ class FlashAttention(torch.nn.Module):  # type: ignore[misc]
         max_s: Any = None,
         need_weights: bool = False,
     ) -> tuple[Any, None]:
-        """Return the attention, with zeros at the padding, and no weights.
+        """Return the attention, with zeros at the padding, and None for the weights.
 
         Raises:
             KernelArgumentError: the weights are requested, which the kernels do not keep.

@@ -142,7 +142,7 @@ PATCHES = [
 
 
 def _over_gloo(name: str, output: str, requires: tuple[str, ...] = ()) -> Patch:
-    """Return a patch that makes a collective average (AVG) or scale (PREMUL_SUM) over gloo, which supports sums."""
+    """Return a patch that computes AVG and PREMUL_SUM of a collective over gloo, which supports sums."""
 
     @wrap(f"{_C10D}:{name}", **_terms(f"{name}_over_gloo", requires=requires))
     def call(wrapped: Any, instance: None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -85,7 +85,7 @@ def test_what_is_recommended_is_balanced(stages, pipeline, recommended):
     assert unbalanced(run(GPT_1_3B, expected(note)[0], pipeline)) is None
 
 
-def test_a_recommended_layout_is_the_recommended_stages():
+def test_a_recommended_layout_has_the_recommended_stages():
     note = unbalanced(run(GPT_1_3B, (6,) * 4, 2))
     layout = re.search("'(.*)'", note)[1]
     assert stages_of_layout(layout, 24, 2) == (2, expected(note)[0])

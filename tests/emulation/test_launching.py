@@ -53,7 +53,7 @@ def test_each_rank_of_a_launcher_has_a_device(ascend_run):
     assert (job.returncode, sorted(job.stdout.splitlines())) == (0, ["0 2 2.0", "1 2 2.0"]), job.stderr
 
 
-def test_a_machine_has_no_more_devices_than_nproc_says(ascend_run):
+def test_nproc_limits_the_devices_of_a_machine(ascend_run):
     words = sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "train.py"
     job = ascend_run("--device", "npu-emulated", "--nproc", "2", *words)
     assert sorted(job.stdout.splitlines()) == ["0 2 2.0", "1 2 2.0", "2 2 2.0"], job.stderr

@@ -60,7 +60,7 @@ print(json.dumps([run.classify("a.py", "test", "failed", error, set(), [])[0] fo
 """
 
 
-def test_a_warning_is_not_the_reason_of_a_failure():
+def test_a_warning_is_not_why_a_test_fails():
     command = [sys.executable, "-c", CLASSIFY]
     process = subprocess.run(command, cwd=VENDOR, check=True, capture_output=True, text=True, timeout=120)
     assert json.loads(process.stdout) == ["wrong", "not emulated"]

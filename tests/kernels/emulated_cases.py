@@ -69,7 +69,7 @@ def late_gradient():
 
 
 def found_inf():
-    """Nothing changes, neither on the device nor the counters on the host."""
+    """Neither tensors on the device nor step counters on the host change."""
     dispatch.forget()
     before = parameters()
     lists = [[tensor.npu() if index < 4 else tensor.clone() for tensor in of] for index, of in enumerate(before)]

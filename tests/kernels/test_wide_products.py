@@ -1,4 +1,4 @@
-"""Products of 16-bit matrices in fp32, beside fp64."""
+"""Products of 16-bit matrices in fp32, compared with fp64."""
 
 from __future__ import annotations
 

@@ -296,11 +296,11 @@ def test_stages_of_unequal_size_do_not_choose_another_version(version):
         ),
         (
             "--num-layers-per-virtual-pipeline-stage 6 --num-virtual-stages-per-pipeline-rank 2",
-            "each sets the virtual stages, expected one",
+            "given together, expected one of them: each sets the virtual stages",
         ),
         (
             "--pipeline-model-parallel-layout Et*12|t*12L --num-virtual-stages-per-pipeline-rank 1",
-            "each sets the virtual stages, expected one",
+            "given together, expected one of them: each sets the virtual stages",
         ),
         ("--pipeline-model-parallel-layout E|(tt|)*12,L|", "stages of --pipeline-model-parallel-layout: 15, expected"),
         ("--pipeline-model-parallel-layout Et*12|t*11mL", "has 'm', expected E"),

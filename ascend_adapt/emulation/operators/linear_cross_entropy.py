@@ -1,7 +1,7 @@
-"""The cross entropy of a product with the weights of a part of the vocabulary, and its gradient.
+"""Vocabulary-parallel cross entropy of a linear layer, and its gradient.
 
 Each rank has the part of the vocabulary from vocab_start_index to before vocab_end_index, and computes its statistics
-with npu_fused_linear_online_max_sum. The caller reduces them over the ranks, and gives them to the other two operators.
+with npu_fused_linear_online_max_sum. The caller reduces them over the ranks, and passes them to the other operators.
 Source of the arithmetic: op-plugin@517f2e7 docs of the three operators. They call the end inclusive and do not state
 the order of the bits; CANN's kernel (ops-nn@ff22fc1c matmul/fused_linear_online_max_sum) decides both.
 """
@@ -34,8 +34,8 @@ def linear_online_max_sum(
 ) -> tuple[torch.Tensor | None, ...]:
     """Return for each row the largest logit, the sum of exp(logit - largest), and logit - largest of the target.
 
-    Then a mask with one bit for each row, set where the target is in another part, the targets counted from the start
-    of this part (0 where the bit is set), and the logits or None.
+    Also return a mask with one bit for each row, set where the target is in another part; the targets counted from the
+    start of this part, 0 where the bit is set; and the logits or None.
     """
     found = _listed(input=input, weight=weight, target=target)
     limits.DTYPES.require(_are_halves(input, weight) and target.dtype in _INTEGERS, found)

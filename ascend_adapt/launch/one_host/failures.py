@@ -26,7 +26,7 @@ _FORWARDED = ("ChildFailedError", "CalledProcessError")
 """Exceptions that only report the failure of another process."""
 _LONGEST_TRACE = 1 << 14
 _NO_RANK = "process"
-"""In place of the rank in the name of a failure's file: a command runs its script without a launcher."""
+"""What the name of a failure's file has instead of a rank, if a command starts no ranks."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 # What follows the last frame and its code, which are indented.
@@ -141,7 +141,7 @@ def first_recorded(run_dir: RunDirectory, since: Moment, ranks: Collection[int] 
 
 
 def last_of_a_process(run_dir: RunDirectory, since: Moment) -> Failure | None:
-    """Return the last failure that a command's processes without a rank recorded: a script may handle earlier ones."""
+    """Return the last failure that a command's processes without a rank recorded: a script may tolerate others."""
     found = [one for path in run_dir.failures.glob(f"{_NO_RANK}.*.json") if (one := _read(path)) is not None]
     return max((one for one in found if not one.at.is_before(since)), key=lambda one: one.at.wall_ns, default=None)
 

@@ -50,7 +50,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.weight = weight  # what a recomputation saves is a tensor without the parameter's attributes
+        ctx.weight = weight  # recomputation saves a tensor without the parameter's attributes
         return functional.linear(x, weight, bias)
 
     @staticmethod

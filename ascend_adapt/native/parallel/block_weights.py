@@ -28,8 +28,8 @@ class Bucket(Protocol):
 class BlockWeights:
     """The buckets of the blocks of a model, which share memory; one of them is held at a time.
 
-    ``numbers`` has the bucket of each block in order, then for the model, whose final norm and head follow the blocks,
-    the number of buckets.
+    ``numbers`` has the bucket of each block in order. Last is the model itself, because its final norm and head follow
+    the blocks; its number is the number of buckets.
     """
 
     def __init__(self, buckets: Sequence[Bucket], numbers: Mapping[nn.Module, int]) -> None:
@@ -44,7 +44,7 @@ class BlockWeights:
     def restart(self) -> None:
         """Start gathering the first bucket, because master weights may have changed."""
         if self._coming is not None:
-            self._complete()  # of passes that were left: memory must not be freed while it is written
+            self._complete()  # of abandoned passes: memory must not be freed while it is written
         self._held = None
         self._expect(0)
 
@@ -55,7 +55,7 @@ class BlockWeights:
     def enter(self, module: nn.Module, inputs: Sequence[torch.Tensor]) -> None:
         """Hold the weights of a block, and expect those of the next bucket.
 
-        The backward pass of ``inputs`` begins that of the bucket before.
+        When the gradient of ``inputs`` is known, the backward pass of the bucket before begins.
         """
         number = self._numbers.get(module)
         if number is None:

@@ -197,7 +197,7 @@ class _Bucket:
                 memory, shared = shared[:size], shared[size:]
             self._add(one, mesh, dtype, memory)
         self.in_place = self._shards > 1 and not any(self._sizes[1::2]) and are_fused(mesh.device)
-        """Whether gradients are written where the reduction reads them, without a copy. Needs as many rows per rank."""
+        """Whether gradients are written where the reduction reads them: not copied. Needs equal rows on each rank."""
 
     def _add(self, one: _Name, mesh: Mesh, dtype: torch.dtype, memory: torch.Tensor | None) -> None:
         module, name = one
@@ -382,7 +382,7 @@ def _all_elements(block: nn.Module) -> int:
 
 
 def _padded_size(one: _Name, shards: int) -> int:
-    """Return the number of elements of a parameter with as many rows for each rank, rounded up to ALIGNMENT."""
+    """Return the number of elements of a parameter with equal rows on each rank, rounded up to ALIGNMENT."""
     module, name = one
     rows, *others = getattr(module, name).shape
     size: int = -(-rows // shards) * shards * math.prod(others)

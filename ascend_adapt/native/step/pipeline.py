@@ -191,7 +191,7 @@ class _Stage(nn.Module):
 class _ScheduledStage(pipelining.PipelineStage):
     """A stage whose transfers are in the group of both ranks, if there is one.
 
-    The transfers of a rank in a group run one by one, each as soon as both ranks have come to it. In the group of all
+    The transfers of a rank in a group run one by one, each as soon as both ranks have reached it. In the group of all
     pipeline ranks, where torch 2.11 has them (2.13 does not), an interleaved schedule would wait for the transfers of
     other ranks: with 8 micro batches and 2 stages on each of 4 ranks, a simulated step takes 18 % longer.
     """

@@ -227,7 +227,7 @@ def shape_cases():
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """As a training framework composes the operators, on one rank with all of the vocabulary."""
+    """The operators as a training framework composes them, on one rank with all of the vocabulary."""
 
     @staticmethod
     def forward(ctx, x, weight, target, keeps_logits):

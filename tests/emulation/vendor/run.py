@@ -48,7 +48,7 @@ _NOT_EMULATED = re.compile(
     r"lib\w+\.so: cannot open"
 )
 _WARNING = re.compile(r"(?m)^\[W\d+ .*$")
-"""A line that torch_npu prints, such as one about an unused function that CANN lacks: no reason of a failure."""
+"""A line that torch_npu prints, such as one about an unused function that CANN lacks: not why a test fails."""
 
 
 @dataclass(frozen=True)

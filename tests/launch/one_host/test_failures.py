@@ -107,7 +107,7 @@ def test_an_exit_names_the_exception_that_led_to_it(run, expected):
     assert failures.exit_described(raised.value) == expected
 
 
-def test_the_last_failure_of_a_process_without_a_rank_is_none_of_a_rank(tmp_path):
+def test_failures_of_ranks_and_of_processes_without_a_rank_are_separate(tmp_path):
     run_dir = RunDirectory(tmp_path)
     run_dir.create()
     began, environ = Moment.now(), {"ASCEND_ADAPT_RUN_DIR": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""ZeRO-3 holds one bucket of blocks and gathers the next one meanwhile; what it computes, test_zero compares."""
+"""ZeRO-3 holds one bucket of blocks and gathers the next one meanwhile; test_zero compares what it computes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_runs_of_several_buckets_are_recomputed(trainer, gathers):
 
 
 def test_the_weights_of_one_bucket_are_held(trainer, monkeypatch):
-    """What is gathered while a bucket computes is at most one more."""
+    """While a bucket computes, at most one more is gathered."""
     made = trainer()
     masters = {id(one.parameter): one for one in made.parameters}
     memory, bucket = {}, 0

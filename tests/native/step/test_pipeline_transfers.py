@@ -39,7 +39,7 @@ def transfers(monkeypatch):
             dist.destroy_process_group()
 
     def agree(_, stages, *others):
-        """Stand in for the vote of the ranks on whether they know all shapes, whose answers would be missing."""
+        """Replace the vote of the ranks on whether they know all shapes: other ranks would not answer."""
         for stage in stages:
             stage._inference_mode = schedules.InferenceMode.STATIC
 

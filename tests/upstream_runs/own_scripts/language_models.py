@@ -1,4 +1,4 @@
-"""Programs that fine-tune or distil language models, and train with projected gradients."""
+"""Programs that fine-tune or distil language models."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def boxes(place: Place, code: Path) -> None:
 
 
 def opacus_mnist(place: Place, code: Path) -> None:
-    """Copy the example of opacus' source archive, and write MNIST where it looks."""
+    """Copy the example of opacus' source archive, and write MNIST where it expects it."""
     shutil.copy(place.checkout / "examples" / "mnist.py", code / "mnist.py")
     local_data.write_mnist(code / "data", train=256, test=64)
 

@@ -70,7 +70,7 @@ class AdamwCall(KernelCall):
             exp_avgs=(mean,),
             exp_avg_sqs=(square.square(),),
             steps=(self.steps[0].clone(),),
-            # Without their values: a skipped step, or NaN, would compare nothing.
+            # Not the values of the call: a skipped step, or NaN, would compare nothing.
             factor=None if self.factor is None else self.factor.new_full((), 0.5),
             copies=() if not self.copies else (alike(self.copies[0].detach(), small_tensors.ROWS),),
             found_inf=None if self.found_inf is None else self.found_inf.new_zeros(()),
@@ -110,8 +110,8 @@ def adamw(
         maximize: whether to ascend the gradient.
         factor: 0-d fp32 tensor by which each gradient is multiplied first, such as for clipping; None is 1.
         copies: 16-bit copies of the parameters, in the same shapes, to which the new values are written; may be empty.
-        found_inf: 0-d fp32 tensor, as in torch's fused optimizers: 1 skips the step, so that parameters, moments and
-            step counters are unchanged. 0 and None do not.
+        found_inf: 0-d fp32 tensor, as in torch's fused optimizers. 1 skips the step: parameters, moments and step
+            counters are unchanged. 0 and None do not skip it.
 
     Raises:
         KernelArgumentError: lists have different lengths, shapes do not match, two parameters share a counter, or a
