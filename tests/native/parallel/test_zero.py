@@ -129,6 +129,7 @@ ON_TWO_RANKS = [
     Case("cut, in the product", "gpt2", {"data": 2, "zero_stage": 1, "micro": 2}, dtype="bf16", fused=True),
     Case("each pass, in the product", "gated", {"data": 2, "zero_stage": 2, "micro": 2}, dtype="bf16", fused=True),
     Case("for each pass, in the product", "neox", {"data": 2, "zero_stage": 3}, dtype="bf16", fused=True),
+    Case("uneven, in the product", "odd", {"data": 2, "zero_stage": 1, "micro": 2}, dtype="bf16", fused=True),
     Case("for each pass, fp32", "neox", {"data": 2, "zero_stage": 3, "recompute": "full"}),
 ]
 MORE_ON_TWO_RANKS = [
