@@ -22,11 +22,11 @@ from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
 from ascend_adapt.whole_numbers import whole_number
 
 _LONGEST = 500
+_LONGEST_TRACE = 1 << 14
 _FORWARDED = ("ChildFailedError", "CalledProcessError")
 """Exceptions that only report the failure of another process."""
-_LONGEST_TRACE = 1 << 14
 _NO_RANK = "process"
-"""In place of the rank in the name of a failure's file: a command runs its script without a launcher."""
+"""Replaces the rank in the name of a failure's file, if a command runs a script without a launcher."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 # What follows the last frame and its code, which are indented.
