@@ -96,7 +96,7 @@ def test_the_cause_has_the_version_of_a_package_and_the_next_step_only_its_name(
     log = LogText(PROBLEM_OF["missing_module_attribute"].example.replace("torch.npu", "peft"))
     (found,) = explanation.explain(log, PROBLEMS, Facts({"peft": "0.9.0"}))
     assert "the installed peft 0.9.0 does not have" in found.cause
-    assert "the release of peft for which" in found.do
+    assert "replace peft by the release for which" in found.do
 
 
 def test_versions_that_a_log_prints_rule_a_problem_out():
