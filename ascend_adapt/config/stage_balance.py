@@ -16,7 +16,7 @@ _LEAST_GAIN = 0.03
 def unbalanced(config: TrainConfig) -> str | None:
     """Return a note if other stages would shorten a step, by its FLOPs and the 1F1B schedule; else None."""
     parallel = config.parallel
-    if parallel.pipeline == 1 or config.cloze is not None:
+    if parallel.pipeline == 1 or config.cloze is not None or config.eval_only:
         return None
     # Recomputation runs the forward pass of the layers again, but not that of the head.
     passes = 4 if parallel.recompute == "full" else 3

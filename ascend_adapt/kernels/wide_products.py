@@ -20,7 +20,7 @@ def product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torc
     """
     if left.dtype == dtype:
         return left @ right
-    if are_fused(left.device):
+    if _is_fused(left, dtype):
         return torch.mm(left, right, out_dtype=dtype)
     return (left @ right).to(dtype)
 
@@ -37,7 +37,7 @@ def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *,
             total.baddbmm_(left, right, beta=0 if overwrite else 1)
         else:
             total.addmm_(left, right, beta=0 if overwrite else 1)
-    elif not are_fused(left.device):
+    elif not _is_fused(left, total.dtype):
         rounded = left @ right
         _ = total.copy_(rounded) if overwrite else total.add_(rounded)
     elif total.dim() == 3 and overwrite:
@@ -48,3 +48,7 @@ def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *,
         torch.mm(left, right, out_dtype=total.dtype, out=total)
     else:
         torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+
+
+def _is_fused(left: torch.Tensor, dtype: torch.dtype) -> bool:
+    return left.element_size() == 2 and dtype == torch.float32 and are_fused(left.device)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -100,6 +101,10 @@ def test_recomputed_layers_cost_more_than_the_head():
 )
 def test_stages_that_no_option_can_improve(stages, pipeline):
     assert unbalanced(run(GPT_1_3B, stages, pipeline)) is None
+
+
+def test_a_run_that_only_evaluates_has_no_steps_to_shorten():
+    assert unbalanced(replace(run(GPT_1_3B, (12, 12), 2), eval_only=True)) is None
 
 
 SIZES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ascend_adapt.kernels import wide_products
 from ascend_adapt.kernels.wide_products import add_product, are_fused, product
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -41,3 +42,14 @@ def test_a_sum_of_products(device, blocks, dtype):
     bound = 1e-5 if are_fused(left.device) and dtype == torch.float32 else 1e-2
     assert (total - exact).abs().max() < bound * exact.abs().max()
     assert memory.isnan().sum() == 2 * total.numel()  # nothing else was written
+
+
+def test_fp32_matrices_are_summed_in_16_bits(monkeypatch):
+    """fp32 weights with gradients reduced in bf16: torch has no such product, also where others are fused."""
+    monkeypatch.setattr(wide_products, "are_fused", lambda device: True)
+    left, right = (each.float() for each in matrices("cpu"))
+    total = torch.zeros(len(left), right.shape[1], dtype=torch.bfloat16)
+    add_product(total, left, right, overwrite=True)
+    assert torch.equal(total, (left @ right).bfloat16())
+    add_product(total, left, right)
+    assert torch.equal(total, ((left @ right).bfloat16() + left @ right).bfloat16())

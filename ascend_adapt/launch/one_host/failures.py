@@ -22,9 +22,9 @@ from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
 from ascend_adapt.whole_numbers import whole_number
 
 _LONGEST = 500
+_LONGEST_TRACE = 1 << 14
 _FORWARDED = ("ChildFailedError", "CalledProcessError")
 """Exceptions that only report the failure of another process."""
-_LONGEST_TRACE = 1 << 14
 _NO_RANK = "process"
 """What the name of a failure's file has instead of a rank, if a command starts no ranks."""
 _TRACEBACK = "Traceback (most recent call last):\n"

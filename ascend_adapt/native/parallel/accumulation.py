@@ -26,7 +26,7 @@ class ComputeWeight(torch.nn.Parameter):
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return x W^T + b, [B, S, out]; the gradient of a compute weight is accumulated by its matrix product."""
-    if not _accumulates(weight) or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not _accumulates(weight):
         return functional.linear(x, weight, bias)
     result: torch.Tensor = _Linear.apply(x, weight, bias)
     return result

@@ -196,8 +196,10 @@ class _Bucket:
                 size = _padded_size(one, self._shards)
                 memory, shared = shared[:size], shared[size:]
             self._add(one, mesh, dtype, memory)
-        self.in_place = self._shards > 1 and not any(self._sizes[1::2]) and are_fused(mesh.device)
-        """Whether gradients are written where the reduction reads them: not copied. Needs equal rows on each rank."""
+        pairs = zip(self._padded, self.copies, strict=True)
+        is_even = all(padded.numel() == copy.numel() for padded, copy in pairs)
+        self.in_place = self._shards > 1 and is_even and are_fused(mesh.device)
+        """Whether gradients are written where the reduction reads them, without a copy: all ranks have equal rows."""
 
     def _add(self, one: _Name, mesh: Mesh, dtype: torch.dtype, memory: torch.Tensor | None) -> None:
         module, name = one

@@ -125,7 +125,7 @@ class Pipeline:
                 input_args=self._example(number, length),
                 output_args=self._example(number + 1, length),
                 group=self.mesh.group("pipeline"),
-                neighbours=self.mesh.neighbours,
+                neighbours={} if _are_posted_in_batches() else self.mesh.neighbours,
             )
             for stage, number in zip(self.stages, stages_of(self.config, self.mesh), strict=True)
         ]
@@ -216,6 +216,15 @@ class _ScheduledStage(pipelining.PipelineStage):
         return [
             dist.P2POp(one.op, one.tensor, one.peer, self._neighbours.get(one.peer, one.group)) for one in transfers
         ]
+
+
+def _are_posted_in_batches() -> bool:
+    """Return whether interleaved stages post transfers with several ranks at once, which must then be in one group.
+
+    Older releases of torch do, such as 2.6.
+    """
+    step: Any = pipelining.ScheduleInterleaved1F1B._step_microbatches
+    return step is pipelining.schedules.PipelineScheduleMulti._step_microbatches
 
 
 def _unscaled(kind: Any) -> dict[str, Any]:

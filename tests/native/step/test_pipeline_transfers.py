@@ -67,3 +67,10 @@ def test_interleaved_ranks_transfer_in_groups_of_two_and_in_the_same_order(trans
 def test_other_pipelines_transfer_in_the_pipelines_group(transfers):
     for sizes in ({"pipeline": 4}, {"pipeline": 2, "virtual_stages": 2}):
         assert {tuple(members) for _, _, members in transfers(0, sizes)} == {tuple(range(sizes["pipeline"]))}
+
+
+def test_transfers_that_torch_posts_in_batches_are_in_one_group(transfers, monkeypatch):
+    """torch 2.6 posts those with both neighbours at once."""
+    kind = schedules.ScheduleInterleaved1F1B
+    monkeypatch.setattr(kind, "_step_microbatches", schedules.PipelineScheduleMulti._step_microbatches)
+    assert {tuple(members) for _, _, members in transfers(1, SIZES)} == {(0, 1, 2, 3)}
