@@ -33,7 +33,6 @@ REASONS = {
     "native/every_mesh.py": SIXTEEN_BITS,
     "config/test_flops.py": "seven digits are written down",
     "native/parallel/test_mesh.py": "the deviation of thousands of draws",
-    "native/parallel/test_zero.py": "six steps in fp32, of which only the rounding of sums over micro batches differs",
     "native/model/test_decoder.py": "float64 with an epsilon of 0.3: only the place of the epsilon is to be seen",
     "native/step/test_optimizer.py": ELEMENTWISE,
     "config/test_schedules.py": FLOAT64,
