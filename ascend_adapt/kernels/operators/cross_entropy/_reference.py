@@ -86,15 +86,14 @@ def gradient(
     ``into`` may be the logits.
     """
     columns = logits.shape[-1]
-    for piece, *of_rows, result in zip(
-        *(_pieces(each, columns) for each in (logits, normaliser, grad, call.labels, into)), strict=True
-    ):
-        result.copy_(_gradient_of_piece(piece, *of_rows, call))
+    pieces = zip(*(_pieces(each, columns) for each in (logits, normaliser, grad, call.labels)), strict=True)
+    for result, piece in zip(_pieces(into, columns), pieces, strict=True):
+        result.copy_(_gradient_of_piece(call, *piece))
     return into
 
 
 def _gradient_of_piece(
-    logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, labels: torch.Tensor, call: Any
+    call: Any, logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
     result = (exact(logits) - normaliser[:, None]).exp_()
     if call.label_smoothing:
@@ -108,7 +107,8 @@ def _gradient_of_piece(
 
 def _pieces(tensor: torch.Tensor, columns: int) -> tuple[torch.Tensor, ...]:
     """Return pieces of a tensor [T, ...] of few rows of logits [T, V]."""
-    return tensor.split(max(1, _PIECE // max(1, columns)))
+    pieces: tuple[torch.Tensor, ...] = tensor.split(max(1, _PIECE // max(1, columns)))
+    return pieces
 
 
 def _over_ranks(tensor: torch.Tensor, group: Any, operation: Any) -> None:
