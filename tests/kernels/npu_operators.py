@@ -115,9 +115,12 @@ def _attention(version, q, k, v, heads, layout, mask, pse, more):
         ]
         output = torch.cat([row[0].transpose(0, 1) for row in rows])
     else:
-        assert layout == "BNSD"
-        assert heads == q.shape[1]
-        output = _scores(q, k, v, mask, pse, mode, scale, more)
+        axes = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "SBH": (1, 2, 0, 3)}[layout]
+        rows = (each.unflatten(2, (-1, q.shape[2] // heads)) if layout == "SBH" else each for each in (q, k, v))
+        query, key, value = (each.permute(axes) for each in rows)
+        assert heads == query.shape[1]
+        attended = _scores(query, key, value, mask, pse, mode, scale, more)
+        output = attended.permute(*map(axes.index, range(4))).contiguous().view(q.shape)
     return (output.to(q.dtype), *(torch.empty(0) for _ in range(3)), 0, 0, 0)
 
 

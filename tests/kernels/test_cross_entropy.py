@@ -11,10 +11,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from error_bounds import COMPUTED_IN, ELEMENTARY, assert_within, of_exponent
 from kernels import oracle
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_adapt.errors import KernelArgumentError, KernelError
 from ascend_adapt.kernels import cross_entropy, linear_cross_entropy, requests
-from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall, _chunks, _reference
+from ascend_adapt.kernels.operators.cross_entropy import _reference
+from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall, _chunks
 
 LABELS = [3, 0, -100, 10, 5, -100, 7]
 COLUMNS = 11
@@ -65,7 +67,7 @@ def test_chunks_are_of_nearly_one_size(tokens, sizes, monkeypatch):
     call = LinearCrossEntropyCall(
         torch.zeros(tokens, 2), torch.zeros(COLUMNS, 2), torch.zeros(tokens, dtype=torch.long)
     )
-    found = _chunks._chunks(call, _reference._ARITHMETIC)
+    found = _chunks._chunks(call)
     assert [chunk.rows.stop - chunk.rows.start for chunk in found] == sizes
 
 
@@ -96,6 +98,35 @@ def test_the_linear_form_equals_cross_entropy_of_the_logits(smoothing, reduction
         (bias.grad, grad.sum(0), grad_terms.sum(0)),
     ):
         assert_within(mine, true, size, computed, (COLUMNS, FP64))
+
+
+@pytest.mark.parametrize("form", ["logits", "linear"])
+def test_the_reference_holds_few_logits_in_fp32(form, monkeypatch):
+    """Results do not depend on the rows computed at a time; of 16-bit logits only these rows are converted."""
+    targets, logits = torch.randint(50, (40,)), torch.randn(40, 50).bfloat16()
+    hidden, weight = torch.randn(40, 8).bfloat16(), torch.randn(50, 8).bfloat16()
+    found = []
+    for rows in (40, 3):
+        monkeypatch.setattr(_reference, "_PIECE", 50 * rows)
+        inputs = [each.clone().requires_grad_() for each in ([logits] if form == "logits" else [hidden, weight])]
+        with _Sizes() as wide:
+            loss = (cross_entropy if form == "logits" else linear_cross_entropy)(*inputs, targets)
+            loss.backward()
+        assert wide.most == max(50 * rows, weight.numel() if form == "linear" else 0)
+        found.append((loss, *(each.grad for each in inputs)))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+class _Sizes(TorchDispatchMode):
+    """The number of elements of the largest fp32 tensor that an operator returns."""
+
+    most = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float32:
+            self.most = max(self.most, result.numel())
+        return result
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])

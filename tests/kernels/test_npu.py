@@ -78,6 +78,23 @@ def test_attention_chooses_the_form_of_the_documentation(case, expected):
     assert {name: found[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("layout", "axes", "linear"), [("BSND", (0, 2, 1, 3), (0, 2, 1, 3)), ("SBH", (1, 2, 0, 3), (2, 0, 1, 3))]
+)
+def test_attention_keeps_the_memory_layout_of_a_linear_layer(layout, axes, linear, masked):
+    """The next linear layer saves this result; in another layout it would save a copy of it as well."""
+    q, k, v = torch.randn(5, 7, 12, 8).permute(axes).split(4, 1)
+    length = q.shape[2]
+    mask = {"masked_out": torch.ones(length, length, dtype=torch.bool).triu()} if masked else {"causal": True}
+    found = on_npu(q, k, v, **mask)
+    assert npu_operators.calls[0][1]["layout"] == layout
+    assert found.permute(linear).is_contiguous()
+    right = on_npu(q.contiguous(), k.contiguous(), v.contiguous(), **mask)
+    assert npu_operators.calls[1][1]["layout"] == "BNSD"
+    assert torch.equal(found, right)
+
+
 def test_more_documents_than_one_call_may_have_are_several_calls():
     borders = torch.arange(0, 1501, dtype=torch.int32)
     q, k, v = (torch.randn(1, 1, 1500, 8) for _ in range(3))

@@ -38,6 +38,8 @@ FUSION_ATTENTION_V2 = npu.Operator(
     "Tensor? dropout_mask=None, int seed=0, int offset=0) -> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
     (*_ARGUMENTS, "pse", "pse_type"),
 )
+_AXES = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "SBH": (2, 0, 1, 3)}
+"""The axes of [B, N, S, D] in the order of each layout."""
 _WHOLE_MASK, _CAUSAL, _BAND, _PREFIX = 1, 3, 4, 6
 
 
@@ -107,7 +109,22 @@ def _packed(call: AttentionCall, start: int, ends: list[int]) -> torch.Tensor:
 
 
 def _whole(call: AttentionCall) -> torch.Tensor:
-    tensors = (call.q.contiguous(), call.k.contiguous(), call.v.contiguous(), call.q.shape[1], "BNSD")
+    """Return the attention in the memory layout of the queries, so that the next linear layer needs no copy of it."""
+    layout = _layout(call.q)
+    q, k, v = (each.permute(_AXES[layout]).contiguous() for each in (call.q, call.k, call.v))
+    given = [each.flatten(2) for each in (q, k, v)] if layout == "SBH" else [q, k, v]
+    result = _attended(call, (*given, call.q.shape[1], layout)).view(q.shape)
+    return result.permute(*map(_AXES[layout].index, range(4)))
+
+
+def _layout(q: torch.Tensor) -> str:
+    """Return the operator's name of the memory layout of queries [B, N, S, D]."""
+    if q.stride(1) >= q.stride(2):
+        return "BNSD"
+    return "SBH" if q.stride(2) > q.stride(0) else "BSND"
+
+
+def _attended(call: AttentionCall, tensors: tuple[Any, ...]) -> torch.Tensor:
     if call.prefix is not None:
         length = call.k.shape[2]
         own = {"atten_mask": _prefix_triangle(call.q.device), "sparse_mode": _PREFIX}
@@ -125,7 +142,8 @@ def _whole(call: AttentionCall) -> torch.Tensor:
         result = FUSION_ATTENTION(*tensors, **_common(call), **masked)[0]
     else:
         result = FUSION_ATTENTION_V2(*tensors, pse=_pse(call), pse_type=0, **_common(call), **masked)[0]
-    return result.masked_fill(nothing, 0.0)
+    rows = result.unflatten(2, (call.q.shape[1], -1)) if result.dim() == 3 else result
+    return rows.masked_fill(nothing.permute(_AXES[tensors[-1]]), 0.0)
 
 
 def _common(call: AttentionCall) -> dict[str, Any]:

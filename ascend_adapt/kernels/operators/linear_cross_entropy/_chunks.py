@@ -29,10 +29,11 @@ _EVEN = 128
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Arithmetic on the logits of a chunk, [t, V]: the losses, and the gradient of the logits."""
+    """Arithmetic on the logits of a chunk, [t, V]: the losses, and the gradient of the logits.
 
-    exact: bool
-    """Whether the logits must be in the dtype of the computation; otherwise they may be in that of the inputs."""
+    Without a bias, the logits are in the dtype of the inputs.
+    """
+
     losses_and_normaliser: Callable[[torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
     gradient: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
     """Computes the gradient of the logits, and may overwrite the logits with it."""
@@ -67,9 +68,9 @@ class _Chunk:
     rows: slice
 
 
-def _chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> Iterator[_Chunk]:
+def _chunks(call: LinearCrossEntropyCall) -> Iterator[_Chunk]:
     tokens, like = len(call.labels), call.hidden[:0]
-    each = (exact(like) if arithmetic.exact or call.bias is not None else like).element_size()
+    each = (exact(like) if call.bias is not None else like).element_size()
     most = max(1, _CHUNK_BYTES // (each * max(1, call.weight.shape[0])))
     if most > _EVEN:
         most -= most % _EVEN
@@ -93,8 +94,8 @@ def _chunks(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> Iterator[_C
 def _at_once(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tensor:
     """Return the loss, computed from all logits at once with plain operators, which torch.func can transform."""
     parts = []
-    for chunk in _chunks(call, arithmetic):
-        logits = _logits(call.hidden[chunk.rows], call.weight, call.bias, arithmetic)
+    for chunk in _chunks(call):
+        logits = _logits(call.hidden[chunk.rows], call.weight, call.bias)
         parts.append(arithmetic.losses_and_normaliser(logits, chunk)[0])
     losses = torch.cat(parts)
     if call.reduction == "none":
@@ -103,13 +104,11 @@ def _at_once(call: LinearCrossEntropyCall, arithmetic: Arithmetic) -> torch.Tens
     return total if call.reduction == "sum" else total / (call.labels != call.ignore_index).sum()
 
 
-def _logits(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, arithmetic: Arithmetic
-) -> torch.Tensor:
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     products = hidden @ weight.t()
     if bias is not None:
         return exact(products) + bias
-    return exact(products) if arithmetic.exact else products
+    return products
 
 
 class _Gradients:
@@ -155,7 +154,7 @@ def _sum_of_chunk(
     gradients: _Gradients | None,
 ) -> torch.Tensor:
     """Return the summed loss of one chunk, and add its gradients. Frees the logits before the next chunk."""
-    logits = _logits(hidden, weight, bias, arithmetic)
+    logits = _logits(hidden, weight, bias)
     losses, normaliser = arithmetic.losses_and_normaliser(logits, chunk)
     total = losses.sum()
     if gradients is not None:
@@ -197,7 +196,7 @@ class _AllAtOnce(torch.autograd.Function):
         needed = ctx.needs_input_grad[:3]
         gradients = _Gradients(hidden, weight, bias, needed) if wanted and any(needed) else None
         total = torch.zeros((), dtype=exact(hidden[:0]).dtype, device=hidden.device)
-        for chunk in _chunks(call, arithmetic):
+        for chunk in _chunks(call):
             total += _sum_of_chunk(hidden[chunk.rows], weight, bias, chunk, arithmetic, gradients)
         counted = (call.labels != call.ignore_index).sum() if call.reduction == "mean" else torch.ones_like(total)
         if gradients is not None:
@@ -228,8 +227,8 @@ class _ByToken(torch.autograd.Function):
         arithmetic: Arithmetic,
     ) -> torch.Tensor:
         chunks = [
-            arithmetic.losses_and_normaliser(_logits(hidden[chunk.rows], weight, bias, arithmetic), chunk)
-            for chunk in _chunks(call, arithmetic)
+            arithmetic.losses_and_normaliser(_logits(hidden[chunk.rows], weight, bias), chunk)
+            for chunk in _chunks(call)
         ]
         empty = exact(hidden.new_zeros(0))
         losses, normaliser = (torch.cat([empty, *(pair[index] for pair in chunks)]) for index in (0, 1))
@@ -242,14 +241,12 @@ class _ByToken(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, normaliser = ctx.saved_tensors
         gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad[:3])
-        for chunk in _chunks(ctx.call, ctx.arithmetic):
+        for chunk in _chunks(ctx.call):
             rows = chunk.rows
             gradients.add(
                 hidden[rows],
                 # A variable would keep these logits alive during the next chunk.
-                ctx.arithmetic.gradient(
-                    _logits(hidden[rows], weight, bias, ctx.arithmetic), normaliser[rows], grads[0][rows], chunk
-                ),
+                ctx.arithmetic.gradient(_logits(hidden[rows], weight, bias), normaliser[rows], grads[0][rows], chunk),
                 rows,
             )
         dtypes = [hidden.dtype if each is None else each.dtype for each in (hidden, weight, bias)]

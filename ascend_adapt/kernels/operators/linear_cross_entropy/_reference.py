@@ -11,11 +11,11 @@ from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntro
 from ascend_adapt.kernels.operators.linear_cross_entropy._chunks import Arithmetic, by_chunks, scaled
 
 
-def _gradient(logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any) -> torch.Tensor:
-    return gradient(logits, normaliser, grad, call, out=logits)
+def _gradient_in_place(logits: torch.Tensor, normaliser: torch.Tensor, grad: torch.Tensor, call: Any) -> torch.Tensor:
+    return gradient(logits, normaliser, grad, call, into=logits)
 
 
-_ARITHMETIC = Arithmetic(True, losses_and_normaliser, _gradient, scaled)
+_ARITHMETIC = Arithmetic(losses_and_normaliser, _gradient_in_place, scaled)
 
 
 def supports(call: LinearCrossEntropyCall) -> str:

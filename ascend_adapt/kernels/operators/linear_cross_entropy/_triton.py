@@ -55,4 +55,4 @@ def _scale_kernel(x, factor, y, elements, TILE: tl.constexpr):
 
 _TILE = 2048
 _launch_scale = Launcher(_scale_kernel)
-_ARITHMETIC = Arithmetic(False, _triton.losses_and_normaliser, _gradient_in_place, _scaled)
+_ARITHMETIC = Arithmetic(_triton.losses_and_normaliser, _gradient_in_place, _scaled)
