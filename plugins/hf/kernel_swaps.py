@@ -18,7 +18,7 @@ from .. import call_arguments
 @wrap(
     "transformers.activations:NewGELUActivation.forward",
     bodies="a89bc8b813e51143",
-    requires="transformers>=4.57",
+    requires="transformers>=4.37",
     why="GPT-2's GELU consists of eight operations, each of which reads and writes the widest tensor of the model",
     until="transformers calls torch's gelu",
     without="slower",
@@ -135,8 +135,16 @@ fused_attention = entry(
 # counts one token too many per row.
 @wrap(
     "transformers.loss.loss_utils:ForCausalLMLoss",
-    bodies=("c00386e9c9463a3c", "7d70010f3f407074"),
-    requires="transformers>=4.57",
+    bodies=(
+        "692035c611070c7f",
+        "7273d6e9eaa792cb",
+        "5bca92a597eee931",
+        "82ea83c972bb6798",
+        "b697e223a1d473a6",
+        "c00386e9c9463a3c",
+        "7d70010f3f407074",
+    ),
+    requires="transformers>=4.46",
     why="the loss copies all logits to fp32, and keeps the copy and its softmax for the backward pass",
     until="transformers computes the loss without an fp32 copy",
     without="slower",

@@ -39,7 +39,7 @@ def _can_be_imported(package: str) -> bool:
 
 @wrap(
     "transformers.utils.import_utils:is_torch_npu_available",
-    requires="transformers>=4.57",
+    requires="transformers>=4.37",
     devices=("cpu", "cuda"),
     why="it imports torch_npu without a guard; without CANN, the import raises an error, and no model can be imported",
     until="transformers treats a torch_npu that cannot be imported as not installed, as accelerate does",

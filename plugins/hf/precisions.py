@@ -1,6 +1,6 @@
 """Precisions that transformers' TrainingArguments reject without a GPU: tf32 and, on a CPU, bf16.
 
-Source: transformers 4.57.6 and 5.24.0.
+Source: transformers 4.37.2, 4.57.6 and 5.24.0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _during_the_checks(arguments: Any) -> Iterator[None]:
 
 @wrap(
     _ARGUMENTS,
-    requires="transformers>=4.57",
+    requires="transformers>=4.37",
     devices=("cpu", "npu"),
     why="tf32=True raises an error without an Ampere GPU; other devices have no TF32, so it has no effect on them",
     until="transformers ignores tf32 on devices without it",
@@ -45,7 +45,7 @@ def tf32_without_a_gpu(call: Call) -> None:
 
 @wrap(
     _ARGUMENTS,
-    requires="transformers>=4.57",
+    requires="transformers>=4.37",
     devices="cpu",
     why="bf16=True raises an error without a GPU unless use_cpu=True is set; a CPU supports bf16",
     until="transformers accepts bf16 on a host without a GPU",
@@ -60,7 +60,7 @@ def bf16_without_a_gpu(call: Call) -> None:
 
 @wrap(
     "transformers.utils.import_utils:is_torch_bf16_gpu_available",
-    requires="transformers>=4.57",
+    requires="transformers>=4.37",
     devices="cpu",
     why="TrainingArguments(bf16=True) calls it to check whether the device supports bf16",
     until="transformers accepts bf16 on a host without a GPU",

@@ -16,7 +16,7 @@ from ascend_adapt.testing.upstream_facts import Facts, RecordError, UpstreamReco
 # One of each distribution; of DeepSpeed the last before the lost gradient was fixed. every_release.py has all.
 AGAIN = {"deepspeed": "0.11.1", "megatron-core": "0.19.2", "transformers": "4.57.6", "accelerate": "1.15.0"}
 # Of those whose gates have a floor: the last release that must be skipped.
-TOO_OLD = {"megatron-core": "0.11.0", "transformers": "4.56.2", "accelerate": "0.34.2"}
+TOO_OLD = {"megatron-core": "0.11.0", "transformers": "4.36.2", "accelerate": "0.26.1"}
 EACH = pytest.mark.parametrize("upstream", UPSTREAMS, ids=lambda upstream: upstream.distribution)
 
 
@@ -39,6 +39,24 @@ def test_what_is_older_than_any_record_is_skipped(distribution: str) -> None:
     unseen = Facts((), (), faults.NOT_JUDGED, "")
     rows = [release_matrix.judge(one, distribution, TOO_OLD[distribution], unseen) for one in upstream.patches()]
     assert {row.decision for row in rows} == {"skip"}
+
+
+# From 4.51 on, transformers calls torch_npu's attention on an NPU; from 4.54 on, an instance chooses its attention.
+@pytest.mark.parametrize(
+    ("patch", "first", "last"),
+    [
+        ("tf32_without_a_gpu", "4.37.2", ""),
+        ("flash_attention_check_on_npu", "4.37.2", "4.50.3"),
+        ("flash_attention_check_on_cpu", "4.37.2", "4.53.3"),
+        ("flash_attention_on_cpu", "4.54.1", ""),
+    ],
+)
+def test_older_releases_of_transformers_are_adapted(patch: str, first: str, last: str) -> None:
+    (upstream,) = [one for one in UPSTREAMS if one.distribution == "transformers"]
+    record = upstream_facts.load(upstream.record)
+    rows = [row for release in record.releases for row in upstream.rows(record, release)]
+    patched = [row.release for row in rows if row.patch == f"hf.{patch}" and row.decision == "patch"]
+    assert (patched[0], patched[-1]) == (first, last or record.releases[-1])
 
 
 @EACH

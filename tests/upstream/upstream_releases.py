@@ -69,6 +69,6 @@ class Upstream:
 UPSTREAMS = (
     Upstream("deepspeed", first="0.6.0"),
     Upstream("megatron-core", first="0.12.0"),
-    Upstream("transformers", first="4.57.0", newest_of_minor=True),
-    Upstream("accelerate", first="1.0.0", newest_of_minor=True),
+    Upstream("transformers", first="4.37.0", newest_of_minor=True),
+    Upstream("accelerate", first="0.27.0", newest_of_minor=True),
 )

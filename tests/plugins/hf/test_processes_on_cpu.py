@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ascend_adapt.testing.releases import Releases, ReleaseUnreachable
+
+RELEASES = Releases(Path(__file__).parents[3] / ".releases")
 PATCH = "hf.cpu_process_group"
 
 
@@ -38,3 +43,14 @@ def test_only_ranks_that_would_get_no_group_get_one(kind, monkeypatch):
             monkeypatch.setenv("LOCAL_RANK", rank)
         found = cpu_process_group.function(lambda *_: reported, None, (), {})
         assert found == (expected if kind == "NO" else reported)
+
+
+def test_a_rank_of_an_older_accelerate_that_uses_deepspeed_gets_the_cpu(launch):
+    try:
+        sources = RELEASES.tree("accelerate", "0.27.2") / "src"
+    except ReleaseUnreachable as error:
+        pytest.skip(f"not checked: {error}")
+    ended = launch("state_with_deepspeed.py", python_path=str(sources))
+    assert ended.code == 0, ended.output
+    assert ended.reported == [["0.27.2", "DistributedType.DEEPSPEED", "cpu"]]
+    assert ended.outcome("hf.deepspeed_of_accelerate_on_cpu")["state"] == "applied"

@@ -46,11 +46,29 @@ def test_a_model_without_sdpa_computes_it_eagerly(config, monkeypatch):
 
 
 def test_it_is_reported_once(config, caplog):
-    from ascend_adapt_plugins.hf import flash_attention_on_cpu
+    from ascend_adapt_plugins.hf import flash_attention
 
-    flash_attention_on_cpu._report_once.cache_clear()
+    flash_attention._report_once.cache_clear()
     with ascend_adapt.enabled(device="cpu"):
         made(config, "flash_attention_2"), made(config, "flash_attention_2")
     assert [one for one in caplog.messages if "flash_attention_2" in one] == [
         "ascend_adapt: attn_implementation='flash_attention_2' is computed as 'sdpa' on a CPU"
     ]
+
+
+@pytest.mark.parametrize(("has_sdpa", "used"), [(True, "sdpa"), (False, "eager")])
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_the_check_of_an_older_transformers_chooses_torchs_attention(config, device, has_sdpa, used):
+    from ascend_adapt_plugins.hf import flash_attention
+
+    class Model:
+        _supports_sdpa = has_sdpa
+
+        @classmethod
+        def check(cls, config, torch_dtype=None, device_map=None, check_device_map=True, hard_check_only=False):
+            raise ImportError("FlashAttention2 has been toggled on")
+
+    patch = getattr(flash_attention, f"flash_attention_check_on_{device}")
+    config._attn_implementation = "flash_attention_2"
+    assert patch.function(Model.check, Model, (config,), {"hard_check_only": False}) is config
+    assert config._attn_implementation == used
