@@ -68,6 +68,19 @@ def late_gradient():
     return str((choice, lists)) if wrong or choice.backend != "npu" else ""
 
 
+def narrow_gradients():
+    """A gradient in 16 bits gives what the same one in fp32 does, times the factor."""
+    results = []
+    for dtype in (torch.bfloat16, torch.float32):
+        dispatch.forget()
+        lists = [[tensor.npu() if index < 4 else tensor for tensor in of] for index, of in enumerate(parameters())]
+        grads = [gradient.to(dtype) for gradient in lists[1]]
+        adamw(lists[0], grads, *lists[2:], lr=0.1, factor=torch.full((), 0.5, device="npu"))
+        results.append((dispatch.choices()[-1].backend, [one.cpu() for of in lists[:1] + lists[2:4] for one in of]))
+    equal = all(torch.equal(one, other) for one, other in zip(results[0][1], results[1][1], strict=True))
+    return "" if equal and [backend for backend, _ in results] == ["npu", "npu"] else str(results)
+
+
 def found_inf():
     """Neither tensors on the device nor step counters on the host change."""
     dispatch.forget()
@@ -129,8 +142,9 @@ def main(to: str) -> None:
     results = {}
     late, within = ("adamw, a gradient that arrives late", late_gradient), ("attention, recomputed", recomputed)
     skipped = ("adamw, a step that found Inf", found_inf)
+    narrow = ("adamw, gradients in 16 bits", narrow_gradients)
     second = ("second derivatives", second_derivatives)
-    for name, run in (within, *attention_cases(), *sample_cases(), late, skipped, second):
+    for name, run in (within, *attention_cases(), *sample_cases(), late, skipped, narrow, second):
         try:
             results[name] = run()
         except Exception:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ascend_adapt.kernels import npu
 from ascend_adapt.kernels.operators.adamw import AdamwCall
-from ascend_adapt.kernels.operators.adamw._gradients import in_dtype_of_parameters, write_copies
+from ascend_adapt.kernels.operators.adamw._gradients import write_copies
 from ascend_adapt.npu_limits import adam as limits
 
 APPLY_ADAM_W = npu.Operator(
@@ -21,7 +21,7 @@ APPLY_ADAM_W = npu.Operator(
 def supports(call: AdamwCall) -> str:
     """Return "" or the documented limit that the call exceeds."""
     for param, grad, mean, square in zip(call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, strict=True):
-        if reason := npu.dtype_reason(param, grad, mean, square):
+        if reason := npu.dtype_reason(param, mean, square) or npu.dtype_reason(grad):
             return reason
         if str(param.dtype) != "torch.float32":
             return "its moments would be rounded to the parameter's dtype"
@@ -34,10 +34,12 @@ def run(call: AdamwCall) -> None:
     """Do one AdamW step. The host waits for ``found_inf``, because the operator cannot skip a step."""
     if call.found_inf is not None and call.found_inf:
         return
-    call = in_dtype_of_parameters(call)
-    for param, grad, mean, square, step in zip(
-        call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps, strict=True
-    ):
+    lists = (call.params, call.grads, call.exp_avgs, call.exp_avg_sqs, call.steps)
+    for param, grad, mean, square, step in zip(*lists, strict=True):
+        # One at a time: 16-bit gradients of all parameters, converted at once, would take 4 bytes each.
+        wide = grad.to(param.dtype)
+        if call.factor is not None:
+            wide.mul_(call.factor.to(wide.device))
         before = float(step)
         step += 1
         # The operator multiplies the powers by the betas itself, so it gets the powers of the previous step.
@@ -49,7 +51,7 @@ def run(call: AdamwCall) -> None:
             call.beta1,
             call.beta2,
             call.eps,
-            grad,
+            wide,
             None,
             False,
             call.maximize,
