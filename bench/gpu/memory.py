@@ -31,7 +31,6 @@ SHAPES = {"345M": ["--shape", "345M", "--micro-batch", "16"], "1.3B": ["--shape"
 KINDS = {
     "native": ["native"],
     "native-recomputed": ["native", RECOMPUTED],
-    "native-zero1": ["native", "--zero", "1"],
     "native-zero3": ["native", "--zero", "3"],
     "native-zero3-recomputed": ["native", "--zero", "3", RECOMPUTED],
     "hugging-face": ["hugging-face-bf16"],

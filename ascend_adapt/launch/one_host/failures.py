@@ -142,8 +142,7 @@ def first_recorded(run_dir: RunDirectory, since: Moment, ranks: Collection[int] 
 
 def last_of_a_process(run_dir: RunDirectory, since: Moment) -> Failure | None:
     """Return the last failure that a command's processes without a rank recorded: a script may tolerate others."""
-    found = [one for path in run_dir.failures.glob(f"{_NO_RANK}.*.json") if (one := _read(path)) is not None]
-    return max((one for one in found if not one.at.is_before(since)), key=lambda one: one.at.wall_ns, default=None)
+    return max(_recorded(run_dir, since, _NO_RANK).values(), key=lambda one: one.at.wall_ns, default=None)
 
 
 def hidden_by_a_command(run_dir: RunDirectory, since: Moment) -> Failure | None:
@@ -169,9 +168,9 @@ def _is_last_of_its_rank(path: Path, run_dir: RunDirectory) -> bool:
         return False
 
 
-def _recorded(run_dir: RunDirectory, since: Moment) -> dict[Path, Failure]:
-    """Return the failures that ranks have recorded since a moment, keyed by file."""
-    found = {path: _read(path) for path in run_dir.failures.glob("[0-9]*.json")}
+def _recorded(run_dir: RunDirectory, since: Moment, ranks: str = "[0-9]*") -> dict[Path, Failure]:
+    """Return the failures that ranks, or processes without a rank, have recorded since a moment, keyed by file."""
+    found = {path: _read(path) for path in run_dir.failures.glob(f"{ranks}.*.json")}
     return {path: one for path, one in found.items() if one is not None and not one.at.is_before(since)}
 
 
