@@ -65,7 +65,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     applied = sorted({name for status in statuses.values() for name in _applied(status)})
     at_full_size = summary.lines(ranks)
     lines += [*at_full_size, *_operators(ranks), _waits(ranks)]
-    lines += [*(() if at_full_size else (_memory(ranks),)), _patches(applied)]
+    lines += [*(() if at_full_size else (_memory(ranks),)), _patches(applied, bool(_of_ranks(processes)))]
     lines += _proof(findings, code, bool(ended), bool(applied))
     (run_dir / "rehearsal.html").write_text(page.page([subject, *missing, *lines], findings))
     lines = [f"{subject}; full report: {run_dir / 'rehearsal.html'}, rehearsal.json", *missing, *found, *lines]
@@ -118,7 +118,9 @@ def _how_many(processes: Mapping[str, Any]) -> str:
     return _counted(str(ranks), "rank") + (f" and {others} that they started" if len(processes) > ranks else "")
 
 
-def _patches(applied: list[str]) -> str:
+def _patches(applied: list[str], has_ranks: bool) -> str:
+    if not has_ranks:
+        return "patches applied: not recorded, because no process is a rank"
     shown = ", ".join(applied[:8]) + (f" and {len(applied) - 8} more" if len(applied) > 8 else "")
     return f"patches applied: {shown or 'none'}"
 

@@ -7,7 +7,6 @@ from capability_questions import QUESTIONS, SCRIPT, outcomes_in, save_as_on_cuda
 
 # Why the emulated NPU has no answer; each fails with this text.
 NOT_ANSWERED = {
-    "communication_between_devices": "Failed to find function HcclCommInitAll",
     "types_named_by_text": "Cannot initialize CUDA without ATen_cuda library",  # Tensor.type is never patched
 }
 

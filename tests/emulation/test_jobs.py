@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -53,6 +54,18 @@ def test_collectives(job):
     assert (first["coalesced messages"], second["coalesced messages"]) == ([1], [0])
     assert first["SyncBatchNorm"] == second["SyncBatchNorm"] == [True, True]
     assert first["context_parallel"] is second["context_parallel"] is True
+
+
+def test_one_process_with_several_devices(job):
+    ended = [
+        job("several_devices.py", nproc=2, device=device, options=("--once",)).check()
+        for device in ("cpu", "npu-emulated")
+    ]
+    expected, found = (json.loads(re.search(r'{"devices".*', one.stdout)[0]) for one in ended)
+    assert found["devices"] == 2
+    close(found["losses"], expected["losses"], **LOSSES)
+    assert sorted(ended[1].rehearsal["ranks"]["0"]["peak_bytes"]) == ["0", "1"]
+    assert "patches applied: not recorded, because no process is a rank" in ended[1].stderr
 
 
 def test_data_parallel(job, tmp_path):

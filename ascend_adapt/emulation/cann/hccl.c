@@ -269,6 +269,50 @@ API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint
     return HcclCommInitRootInfoConfig(size, root_info, rank, NULL, out);
 }
 
+/* One rank of HcclCommInitAll, connected in a thread of its own, because a rank waits for all others. */
+typedef struct Member {
+    const unsigned char *secret;
+    uint32_t size, rank;
+    int32_t device;
+    Communicator **out;
+    int result;
+    pthread_t thread;
+} Member;
+
+static void *join(void *argument)
+{
+    Member *member = argument;
+    member->result = aclrtSetDevice(member->device);
+    if (member->result == OK)
+        member->result = HcclCommInitRootInfo(member->size, member->secret, member->rank, member->out);
+    return NULL;
+}
+
+/* Communicators of this process alone, one for each device, as torch.nn.DataParallel uses them. */
+API int HcclCommInitAll(uint32_t size, int32_t *devices, Communicator **out)
+{
+    unsigned char secret[SECRET_BYTES];
+    if (HcclGetRootInfo(secret) != OK)
+        return E_SYSCALL;
+    Member *members = calloc(size, sizeof *members);
+    if (members == NULL)
+        return E_MEMORY;
+    uint32_t started = 0;
+    int result = OK;
+    for (; started < size && result == OK; started += result == OK) {
+        Member *member = &members[started];
+        *member = (Member){.secret = secret, .size = size, .rank = started, .device = devices[started], .out = &out[started]};
+        result = pthread_create(&member->thread, NULL, join, member) == 0 ? OK : E_INTERNAL;
+    }
+    for (uint32_t i = 0; i < started; i++) {
+        pthread_join(members[i].thread, NULL);
+        if (result == OK)
+            result = members[i].result;
+    }
+    free(members);
+    return result;
+}
+
 /* A communicator of some ranks of another one, without a new exchange of a secret: every rank derives the same from the
  * secret of the other, the identifier, and the ranks. A rank that is not among them gets none.
  */
