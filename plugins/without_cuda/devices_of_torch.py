@@ -93,6 +93,16 @@ def _no_devices(devices: Any) -> list[Any] | None:
     return None if devices is None else []
 
 
+def _accepted(hook: Any) -> Any:
+    """Return a function of another name for torch's hooks that compress to bf16, which gloo and HCCL reduce as well.
+
+    torch only checks it, and then registers the hook itself.
+    """
+    if not getattr(hook, "__name__", "").startswith("bf16_compress_"):
+        return hook
+    return lambda state, bucket: hook(state, bucket)
+
+
 @wrap("torch.nn.modules.module:Module.to", **_terms("modules"))
 def modules(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Map the device of Module.to, given first or by keyword; torch rejects a bare index without an accelerator."""
@@ -110,6 +120,7 @@ def storages(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 _C10D = "torch.distributed.distributed_c10d"
+_DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
 PATCHES = [
     # torch puts the mode of `with torch.device("cuda")` underneath all other modes.
     _with("device_contexts", "torch.utils._device:DeviceContext.__init__", device=_on_host),
@@ -122,10 +133,13 @@ PATCHES = [
     _with("device_meshes", "torch.distributed.device_mesh:DeviceMesh.__init__", device_type=_type_on_host),
     _with(
         "ddp_device_ids",
-        "torch.nn.parallel.distributed:DistributedDataParallel.__init__",
+        f"{_DDP}.__init__",
         device_ids=_none,
         output_device=_none,
     ),
+    # It accepts these hooks with NCCL only.
+    _with("ddp_bf16_hooks", f"{_DDP}._check_comm_hook", hook=_accepted),
+    _with("ddp_bf16_hooks_on_npus", f"{_DDP}._check_comm_hook", on="npu", hook=_accepted),
     _with(
         "fsdp_device_id",
         "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel.__init__",

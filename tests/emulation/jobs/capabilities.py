@@ -387,6 +387,27 @@ def distributed_data_parallel():
 
 
 @question
+def compressed_gradients():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    hooks = (
+        default_hooks.bf16_compress_hook,
+        default_hooks.fp16_compress_hook,
+        default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook),
+    )
+    for hook in hooks:
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 2).cuda(), device_ids=[0])
+        model.register_comm_hook(None, hook)
+        model(torch.ones(1, 4, device="cuda")).sum().backward()
+        assert torch.equal(model.module.weight.grad, torch.ones(2, 4, device="cuda"))
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64).cuda(), device_ids=[0])
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for _ in range(4):
+        model(torch.ones(1, 64, device="cuda")).sum().backward()
+
+
+@question
 def sync_batch_norm():
     norm = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(4)).cuda()
     x = torch.randn(8, 4, device="cuda")
