@@ -10,6 +10,8 @@ from typing import Any
 UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED = "unsupported operator", "limit", "CUDA-only call", "model on the CPU"
 SCALER, CAST, ON_THE_HOST, WAIT = "GradScaler for another device", "cast", "CPU fallback", "host-device sync"
 NOT_COMPILED = "not compiled"
+PRINT = "print of a tensor"
+"""Cause of every host-device sync in torch's formatting, which uses a dozen operators."""
 
 # In the order of the report: errors that stop the job, errors in its results, and slow code.
 _KINDS = (UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED, SCALER, CAST, ON_THE_HOST, WAIT, NOT_COMPILED)
@@ -32,11 +34,12 @@ _INSTEAD_OF_OPERATORS = {
     "aten::index": _BY_VALUES,
     "aten::unique": "compute it in the DataLoader, on the host",
     "copy to the host": "copy it every N steps, or with non_blocking=True into pinned memory",
+    PRINT: "print every N steps",
     "torch.npu.synchronize": "remove it, or keep it only for timing",
 }
 _IN_PYTHON = {
     "aten::_local_scalar_dense": ".item(), float() or a condition",
-    "copy to the host": ".cpu(), .tolist(), .numpy() or print",
+    "copy to the host": ".cpu(), .tolist() or .numpy()",
 }
 
 

@@ -77,7 +77,7 @@ def synchronisation(name: str, size: int = 0) -> None:
     """Count one host-device sync, caused by ``name``, for a copy of ``size`` bytes."""
     graphs.refuse_wait(name)
     tally.synchronisations[name] += 1
-    found(finding.WAIT, name, size=size)
+    found(finding.WAIT, finding.PRINT if location.is_inside("torch._tensor_str") else name, size=size)
 
 
 def found(kind: str, what: str, detail: str = "", size: int = 0) -> None:

@@ -34,6 +34,12 @@ def test_a_mistake_is_found_at_its_line(mistaken, script):
     assert {line for line, _, _ in found} == {planted[0]}, found
 
 
+def test_a_printed_tensor_is_one_finding(mistaken):
+    """Its formatting converts to float64, selects by a mask, and reads values."""
+    findings = mistaken.rehearsal["ranks"]["0"]["findings"]
+    assert len([one for one in findings if one["file"].endswith("/printed.py")]) == 1
+
+
 def test_the_summary_is_short_and_the_page_has_every_finding(mistaken):
     lines = [line for line in mistaken.stderr.splitlines() if line.startswith("ascend-run: ")]
     begin = next(index for index, line in enumerate(lines) if "rehearsal: torch_npu" in line)

@@ -1,4 +1,4 @@
 import torch
 
-losses = torch.ones(3, device="npu")
-print(losses)  # host-device sync: copy to the host
+losses = torch.ones(3, device="npu") / 3
+print(losses)  # host-device sync: print of a tensor
