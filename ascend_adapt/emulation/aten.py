@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation, sixteen_bits
-from ascend_adapt.emulation.full_size import constants, flops, remembered, shapes, values
+from ascend_adapt.emulation.full_size import flops, masks, remembered, shapes, values
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape, empty_on_cpu, fill_stand_in
 from ascend_adapt.emulation.operators import products
 from ascend_adapt.emulation.registration import override
@@ -184,12 +184,10 @@ def kernel(
         count(name)
         if waits and not (name in _BY_INDEX and not _has_mask(args)):
             report.synchronisation(name)
-        if full_size.is_on():
-            constants.write(base, args, as_cpu)
         only_shapes = full_size.is_on() and not shapes.is_computed(operator, run_on_host, args, kwargs)
         if only_shapes:
             written = [args[place] for place in places if place < len(args)] + [kwargs.get(out) for out in outs]
-            constants.forget(remembered.tensors_in(written))
+            masks.forget(remembered.tensors_in(written))
         call = _Call(name, mixes, only_shapes)
         # A cached result has the shapes of the first call, so do not cache results whose shapes depend on values.
         key = None
@@ -243,7 +241,7 @@ def kernel(
             call.is_alias_of(host_outs[one], value)
         return call.to_device(result, device)
 
-    return constants.noting(base, run) if full_size.is_on() else run
+    return masks.noting(base, run, as_cpu) if full_size.is_on() else run
 
 
 def _first_list(args: tuple[Any, ...]) -> Sequence[torch.Tensor]:
@@ -397,15 +395,12 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
         report.synchronisation("copy to the host", self.numel() * self.element_size())
     if self.dtype != source.dtype and source.device.type == "npu":
         _check_dtypes("aten::copy_", (self, source))
-    if full_size.is_on():
-        if values.hold(source) and values.is_all_of_storage(self) and self.shape == source.shape:
-            values.note_computed(self)
-        elif not values.all_hold((self, source)):
-            shapes.check_copy(self, source)
-            constants.forget([self])
-            if values.hold(self):
-                as_cpu(self).fill_(values.stand_in("aten::copy_", self.dtype))
-            return self
+    if full_size.is_on() and not values.all_hold((self, source)):
+        shapes.check_copy(self, source)
+        masks.forget([self])
+        if values.hold(self):
+            as_cpu(self).fill_(values.stand_in("aten::copy_", self.dtype))
+        return self
     with values.computing:
         as_cpu(self).copy_(as_cpu(source))
     return self
@@ -444,7 +439,7 @@ def _copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor
 def _clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     report.operator("aten::clone")
     alias = as_shape(self) if full_size.is_on() and not values.hold(self) else as_cpu(self)
-    with _launch("aclnnInplaceCopy"), values.computing:
+    with _launch("aclnnInplaceCopy"):
         return as_npu(alias.clone(memory_format=memory_format or torch.preserve_format), self.device)
 
 

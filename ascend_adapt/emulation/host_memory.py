@@ -74,7 +74,6 @@ def as_npu(result: torch.Tensor, device: torch.device, operator: str = "") -> to
     else:
         with values.computing:
             as_cpu(moved).copy_(result)
-        values.note_computed(moved)
     return moved
 
 

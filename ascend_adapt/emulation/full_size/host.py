@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ascend_adapt.emulation.full_size import constants, remembered, values
+from ascend_adapt.emulation.full_size import masks, remembered, values
 
 HELD_BYTES = 1 << 20
 """Maximum bytes of a host tensor that is computed normally. Other dtypes, such as token ids, have no limit."""
@@ -53,14 +53,14 @@ def _bounded(operator: Any) -> Callable[..., Any]:
     base = name.partition("::")[2].partition(".")[0]
 
     def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        cuts = constants.write(base, args, lambda tensor: tensor)
+        is_mask = base in masks.CUT and masks.write(args[0], lambda tensor: tensor)
         if values.computing.depth or not (_has_large(args) or _has_large(kwargs.values())):
             result = original.call_boxed(keyset, *_with_tensors(args, takes_tensor), **kwargs)
-            if cuts:
-                values.note_computed(result)
+            if is_mask:
+                values.note_mask(result, True)
             return result
         written = [args[place] for place in places] + [kwargs[out] for out in outs]
-        constants.forget(remembered.tensors_in(written))
+        masks.forget(remembered.tensors_in(written))
         if not written:
             result = operator(*map(_as_meta, args), **{key: _as_meta(value) for key, value in kwargs.items()})
             made = torch.utils._pytree.tree_map_only(torch.Tensor, _unwritten, result)
@@ -73,7 +73,7 @@ def _bounded(operator: Any) -> Callable[..., Any]:
                 kwargs[out].resize_(result.shape)
         skipped[name] += sum(one.nbytes for one in torch.utils._pytree.tree_leaves(written))
         if operator._schema.returns:
-            constants.note(base, args, written[0])
+            masks.note_number(base, args, written[0])
             return written[0]
         return None
 
@@ -100,7 +100,7 @@ def _tensor_of(number: Any, other: Any) -> torch.Tensor:
 def _is_large(tensor: torch.Tensor) -> bool:
     if not tensor.is_floating_point() or tensor.numel() * tensor.element_size() <= HELD_BYTES:
         return False
-    return not values.is_computed(tensor.untyped_storage())
+    return not values.is_mask(tensor.untyped_storage())
 
 
 def _has_large(given: Any) -> bool:

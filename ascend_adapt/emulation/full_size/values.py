@@ -11,8 +11,8 @@ import torch
 
 from ascend_adapt.emulation import library
 
-COMPUTED_BYTES = 64 << 20
-"""Maximum bytes of a tensor that holds values because it was computed: a mask of 4096 x 4096 float32."""
+MASK_BYTES = 16 << 20
+"""Maximum bytes of a mask of any dtype that holds values: 2048 x 2048 float32."""
 
 _META = torch.device("meta")
 _empty_strided = torch.empty_strided
@@ -42,7 +42,7 @@ _value_bytes = functools.cache(library.value_bytes)
 
 
 def hold(tensor: torch.Tensor) -> bool:
-    """Return whether this tensor holds values: it and its storage are small enough for its dtype, or were computed.
+    """Return whether this tensor holds values: it and its storage are small enough for its dtype, or a mask.
 
     A small view of a large tensor, such as one micro batch of a mask, would read memory that was never written.
     """
@@ -50,23 +50,18 @@ def hold(tensor: torch.Tensor) -> bool:
     storage = tensor.untyped_storage()
     size = max(tensor.numel() * tensor.element_size(), storage.nbytes())
     most = floats if tensor.is_floating_point() or tensor.is_complex() else others
-    return bool(size <= most or (size <= COMPUTED_BYTES and is_computed(storage)))
+    return bool(size <= most or (size <= MASK_BYTES and is_mask(storage)))
 
 
-def is_computed(storage: torch.UntypedStorage) -> bool:
-    """Return whether every value of a storage was computed, so that a larger one holds values, too."""
-    return getattr(storage, "is_computed_at_full_size", False)
+def is_mask(storage: torch.UntypedStorage) -> bool:
+    """Return whether a storage is noted to be that of a mask, all of whose values were computed."""
+    return getattr(storage, "is_mask_at_full_size", False)
 
 
-def is_all_of_storage(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has as many bytes as its storage, so that a call that writes it leaves nothing else."""
-    return bool(tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes())
-
-
-def note_computed(tensor: torch.Tensor, computed: bool = True) -> None:
-    """Note that every value of a tensor's storage was computed, or that none is known any more."""
+def note_mask(tensor: torch.Tensor, mask: bool) -> None:
+    """Note whether a tensor's storage is that of a mask, all of whose values were computed."""
     # The Python object of a storage lives as long as the storage, with its attributes.
-    tensor.untyped_storage().is_computed_at_full_size = computed
+    tensor.untyped_storage().is_mask_at_full_size = mask
 
 
 def all_hold(values: Iterable[Any]) -> bool:

@@ -81,7 +81,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
     """Return the function for torch.library: it counts calls, binds arguments by schema, and converts tensors."""
     # These imports need the emulated device; the declarations in this module do not.
     from ascend_adapt.emulation import full_size, saturation
-    from ascend_adapt.emulation.full_size import constants, flops, remembered, values
+    from ascend_adapt.emulation.full_size import flops, masks, remembered, values
     from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape
 
     parameters = set(entry.takes or inspect.signature(entry.function).parameters)
@@ -95,7 +95,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         only_shapes = full_size.is_on() and not values.all_hold(given.values())
         key = None
         if only_shapes:
-            constants.forget(remembered.tensors_in(given[one] for one in written if one in given))
+            masks.forget(remembered.tensors_in(given[one] for one in written if one in given))
             key = remembered.key_of(name, [*given.values(), *given])
             seen, again = remembered.result_of(key, given.values(), lambda meta: as_npu(meta, device, name))
             if seen:
