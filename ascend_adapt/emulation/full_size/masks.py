@@ -47,7 +47,7 @@ def note_number(base: str, args: Any, result: torch.Tensor) -> None:
     """Note the number that fills the result of a call, if the operator fills."""
     number = args[_PLACE[base]] if base in _PLACE else _NUMBER.get(base)
     storage = result.untyped_storage()
-    if number is not None and result.numel() * result.element_size() == storage.nbytes():
+    if isinstance(number, (int, float)) and result.numel() * result.element_size() == storage.nbytes():
         storage.number_at_full_size = number
 
 
