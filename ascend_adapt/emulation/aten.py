@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ascend_adapt.emulation import device_only, full_size, graphs, random, report, saturation, sixteen_bits
-from ascend_adapt.emulation.full_size import flops, remembered, shapes, values
+from ascend_adapt.emulation.full_size import flops, masks, remembered, shapes, values
 from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape, empty_on_cpu, fill_stand_in
 from ascend_adapt.emulation.operators import products
 from ascend_adapt.emulation.registration import override
@@ -163,9 +163,10 @@ def kernel(
     real NPU.
     """
     count = report.operator if is_of_the_device else report.on_the_host
-    name, mixes = operator.name(), _base_name(operator) in _MAY_MIX_DEVICES
-    is_of_lists = _base_name(operator).startswith("_foreach_")
-    takes_tensors_only = _base_name(operator) in _TAKES_TENSORS_ONLY and "Scalar" not in operator.name()
+    name, base = operator.name(), _base_name(operator)
+    mixes = base in _MAY_MIX_DEVICES
+    is_of_lists = base.startswith("_foreach_")
+    takes_tensors_only = base in _TAKES_TENSORS_ONLY and "Scalar" not in name
     waits = any(tag in operator.tags for tag in _WAITS_FOR_THE_DEVICE)
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     needs_generator = on_cpu is None and any(
@@ -173,7 +174,7 @@ def kernel(
     )
     outs = [one.name for one in operator._schema.arguments if one.kwarg_only and _is_written(one)]
     places = [place for place, one in enumerate(operator._schema.arguments) if not one.kwarg_only and _is_written(one)]
-    computes = saturation.computes(_base_name(operator))
+    computes = saturation.computes(base)
 
     run_on_host = sixteen_bits.computed(on_cpu or operator, operator._schema)
 
@@ -184,6 +185,9 @@ def kernel(
         if waits and not (name in _BY_INDEX and not _has_mask(args)):
             report.synchronisation(name)
         only_shapes = full_size.is_on() and not shapes.is_computed(operator, run_on_host, args, kwargs)
+        if only_shapes:
+            written = [args[place] for place in places if place < len(args)] + [kwargs.get(out) for out in outs]
+            masks.forget(remembered.tensors_in(written))
         call = _Call(name, mixes, only_shapes)
         # A cached result has the shapes of the first call, so do not cache results whose shapes depend on values.
         key = None
@@ -217,7 +221,8 @@ def kernel(
                 written = [host_args[place] for place in places if place < len(host_args)]
                 result = shapes.of(operator, run_on_host, host_args, {**host_kwargs, **host_outs}, written)
             else:
-                result = run_on_host(*host_args, **host_kwargs, **host_outs)
+                with values.computing:
+                    result = run_on_host(*host_args, **host_kwargs, **host_outs)
         if operator is torch.ops.aten._convolution.default:
             # NPUs write NCHW; the CPU follows an input that lies in channels-last order, for which an NPU has no gelu.
             result = result.contiguous()
@@ -232,11 +237,11 @@ def kernel(
             if saturation.is_on():
                 saturation.saturate(results)
         for one, value in given.items():
-            _write(value, host_outs[one], name, keeps_shape=_base_name(operator) in _FILLS_ITS_OUTPUT)
+            _write(value, host_outs[one], name, keeps_shape=base in _FILLS_ITS_OUTPUT)
             call.is_alias_of(host_outs[one], value)
         return call.to_device(result, device)
 
-    return run
+    return masks.noting(base, run, as_cpu) if full_size.is_on() else run
 
 
 def _first_list(args: tuple[Any, ...]) -> Sequence[torch.Tensor]:
@@ -392,10 +397,12 @@ def _copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
         _check_dtypes("aten::copy_", (self, source))
     if full_size.is_on() and not values.all_hold((self, source)):
         shapes.check_copy(self, source)
+        masks.forget([self])
         if values.hold(self):
             as_cpu(self).fill_(values.stand_in("aten::copy_", self.dtype))
         return self
-    as_cpu(self).copy_(as_cpu(source))
+    with values.computing:
+        as_cpu(self).copy_(as_cpu(source))
     return self
 
 

@@ -72,7 +72,8 @@ def as_npu(result: torch.Tensor, device: torch.device, operator: str = "") -> to
     if result.is_meta:
         fill_stand_in(moved, operator)
     else:
-        as_cpu(moved).copy_(result)
+        with values.computing:
+            as_cpu(moved).copy_(result)
     return moved
 
 

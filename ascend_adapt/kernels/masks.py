@@ -106,25 +106,30 @@ def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int
     return too_late if causal else torch.zeros_like(too_late)
 
 
-_causal: dict[int, tuple[Any, int, bool]] = {}
+_causal: dict[Any, tuple[Any, int, bool]] = {}
 
 
 def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
-    """Return whether a bool mask is exactly causal. Cached, because all layers of a step get the same tensor."""
+    """Return whether a bool mask is exactly causal.
+
+    Cached by the mask's memory: all layers of a step get the same mask, a recomputed layer as a tensor of its own.
+    """
     import torch
 
-    known, version = _causal.get(id(masked_out)), None if masked_out.is_inference() else masked_out._version
-    if known is not None and known[0]() is masked_out and known[1] == version:
-        return known[2]
     if tuple(masked_out.shape[-2:]) != (queries, keys) or masked_out.dtype != torch.bool:
         return False
     if not tracing.has_values(masked_out):
         return False  # its values cannot be read; applying it as a mask gives the same result
+    storage, version = masked_out.untyped_storage(), None if masked_out.is_inference() else masked_out._version
+    place = id(storage), masked_out.storage_offset(), masked_out.shape, masked_out.stride()
+    known = _causal.get(place)
+    if known is not None and known[0]() is storage and known[1] == version:
+        return known[2]
     rows, columns = slice(0, queries), slice(0, keys)
     future = hidden(rows, columns, keys - queries, causal=True, window=None, device=masked_out.device)
-    answer, identity = bool((masked_out == future).all()), id(masked_out)
+    answer = bool((masked_out == future).all())
     if version is not None:  # a tensor created in inference_mode has no version counter
-        _causal[identity] = (weakref.ref(masked_out, lambda _: _causal.pop(identity, None)), version, answer)
+        _causal[place] = (weakref.ref(storage, lambda _: _causal.pop(place, None)), version, answer)
     return answer
 
 

@@ -126,6 +126,13 @@ def test_a_model_that_is_converted_on_the_host_takes_no_memory_of_it(planted):
     assert planted.recorded[0][0] < 1 << 28  # of 4 GiB, converted to 2, and copied
 
 
+def test_masks_hold_values_and_optimizer_states_take_no_memory_of_this_machine(jobs):
+    recorded = dict(jobs("full_size_masks.py", options=["--full-size"]).check().recorded[0])
+    assert recorded.pop("bytes of states") < 1 << 26  # of 2 GiB
+    assert len(recorded) == 11
+    assert {name: found for name, found in recorded.items() if found != name.startswith("causal")} == {}
+
+
 def test_operations_of_attention_and_the_share_that_is_recomputed(planted):
     scores = 2 * 8 * 4096 * 4096  # batch, heads, rows, columns
     attention = (2 + 5) * 2 * scores * 64  # two products forward, five backward

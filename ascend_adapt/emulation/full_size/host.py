@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ascend_adapt.emulation.full_size import masks, remembered, values
+
 HELD_BYTES = 1 << 20
 """Maximum bytes of a host tensor that is computed normally. Other dtypes, such as token ids, have no limit."""
 
@@ -48,11 +50,17 @@ def _bounded(operator: Any) -> Callable[..., Any]:
     places = [place for place, one in enumerate(operator._schema.arguments) if _is_written(one) and not one.kwarg_only]
     takes_tensor = [str(one.type) == "Tensor" for one in operator._schema.arguments]
     outs = [one.name for one in operator._schema.arguments if _is_written(one) and one.kwarg_only]
+    base = name.partition("::")[2].partition(".")[0]
 
     def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (_has_large(args) or _has_large(kwargs.values())):
-            return original.call_boxed(keyset, *_with_tensors(args, takes_tensor), **kwargs)
+        is_mask = base in masks.CUT and masks.write(args[0], lambda tensor: tensor)
+        if values.computing.depth or not (_has_large(args) or _has_large(kwargs.values())):
+            result = original.call_boxed(keyset, *_with_tensors(args, takes_tensor), **kwargs)
+            if is_mask:
+                values.note_mask(result, True)
+            return result
         written = [args[place] for place in places] + [kwargs[out] for out in outs]
+        masks.forget(remembered.tensors_in(written))
         if not written:
             result = operator(*map(_as_meta, args), **{key: _as_meta(value) for key, value in kwargs.items()})
             made = torch.utils._pytree.tree_map_only(torch.Tensor, _unwritten, result)
@@ -65,6 +73,7 @@ def _bounded(operator: Any) -> Callable[..., Any]:
                 kwargs[out].resize_(result.shape)
         skipped[name] += sum(one.nbytes for one in torch.utils._pytree.tree_leaves(written))
         if operator._schema.returns:
+            masks.note_number(base, args, written[0])
             return written[0]
         return None
 
@@ -89,7 +98,9 @@ def _tensor_of(number: Any, other: Any) -> torch.Tensor:
 
 
 def _is_large(tensor: torch.Tensor) -> bool:
-    return bool(tensor.is_floating_point() and tensor.numel() * tensor.element_size() > HELD_BYTES)
+    if not tensor.is_floating_point() or tensor.numel() * tensor.element_size() <= HELD_BYTES:
+        return False
+    return not values.is_mask(tensor.untyped_storage())
 
 
 def _has_large(given: Any) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ascend_adapt.emulation import library
+
+MASK_BYTES = 16 << 20
+"""Maximum bytes of a mask of any dtype that holds values: 2048 x 2048 float32."""
 
 _META = torch.device("meta")
 _empty_strided = torch.empty_strided
@@ -19,18 +23,45 @@ _ZERO = ("max", "min", "amax", "amin", "argmax", "argmin", "isnan", "isinf", "an
 _TRUE = ("all", "isfinite", "equal")
 
 
+class _Computing(threading.local):
+    """Inside it, this thread computes a kernel of the device on host tensors of any size."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.depth -= 1
+
+
+computing = _Computing()
+
 # Not at import, because only ranks on an emulated NPU have the library.
 _value_bytes = functools.cache(library.value_bytes)
 
 
 def hold(tensor: torch.Tensor) -> bool:
-    """Return whether this tensor holds values: the tensor and its storage are small enough for its dtype.
+    """Return whether this tensor holds values: it and its storage are small enough for its dtype, or a mask.
 
     A small view of a large tensor, such as one micro batch of a mask, would read memory that was never written.
     """
     floats, others = _value_bytes()
+    storage = tensor.untyped_storage()
+    size = max(tensor.numel() * tensor.element_size(), storage.nbytes())
     most = floats if tensor.is_floating_point() or tensor.is_complex() else others
-    return bool(tensor.numel() * tensor.element_size() <= most and tensor.untyped_storage().nbytes() <= most)
+    return bool(size <= most or (size <= MASK_BYTES and is_mask(storage)))
+
+
+def is_mask(storage: torch.UntypedStorage) -> bool:
+    """Return whether a storage is noted to be that of a mask, all of whose values were computed."""
+    return getattr(storage, "is_mask_at_full_size", False)
+
+
+def note_mask(tensor: torch.Tensor, mask: bool) -> None:
+    """Note whether a tensor's storage is that of a mask, all of whose values were computed."""
+    # The Python object of a storage lives as long as the storage, with its attributes.
+    tensor.untyped_storage().is_mask_at_full_size = mask
 
 
 def all_hold(values: Iterable[Any]) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,12 +81,12 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
     """Return the function for torch.library: it counts calls, binds arguments by schema, and converts tensors."""
     # These imports need the emulated device; the declarations in this module do not.
     from ascend_adapt.emulation import full_size, saturation
-    from ascend_adapt.emulation.full_size import flops, remembered, values
+    from ascend_adapt.emulation.full_size import flops, masks, remembered, values
     from ascend_adapt.emulation.host_memory import as_cpu, as_npu, as_shape
 
     parameters = set(entry.takes or inspect.signature(entry.function).parameters)
     name = f"npu::{entry.operator}"
-    writes = any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments)
+    written = [one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         report.operator(name)
@@ -96,6 +95,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         only_shapes = full_size.is_on() and not values.all_hold(given.values())
         key = None
         if only_shapes:
+            masks.forget(remembered.tensors_in(given[one] for one in written if one in given))
             key = remembered.key_of(name, [*given.values(), *given])
             seen, again = remembered.result_of(key, given.values(), lambda meta: as_npu(meta, device, name))
             if seen:
@@ -119,7 +119,8 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
         try:
             products.require(entry.needs_a2, originals.values())
             # As in torch_npu's kernels, random numbers come from the generator of this device.
-            with torch.no_grad(), torch.npu.device(device), torch.device("meta") if only_shapes else nullcontext():
+            where = torch.device("meta") if only_shapes else values.computing
+            with torch.no_grad(), torch.npu.device(device), where:
                 results = entry.function(**arguments)
             products.require(False, saturation.floats(results))
         except LimitNotKept as broken:
@@ -131,7 +132,7 @@ def boxed(entry: OperatorKernel, schema: torch.FunctionSchema) -> Function:
                 operations = report.tally.flops - flops_before
                 remembered.remember(key, given.values(), kept, operations, lambda one: originals.get(id(one)))
         if saturation.is_on() and not only_shapes:
-            saturation.saturate((results, list(arguments.values()) if writes else ()))
+            saturation.saturate((results, list(arguments.values()) if written else ()))
         if isinstance(results, list):
             return [to_npu(0, result) for result in results]
         if not isinstance(results, tuple):
