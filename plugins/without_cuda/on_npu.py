@@ -56,6 +56,8 @@ class OnNpu:
         from ._torch_on_npu import torch_on_npu
 
         _sparse_products.install()
+        # nn.TransformerEncoder's fast path in evaluation packs padded batches into nested tensors: torch_npu cannot.
+        torch.backends.mha.set_fastpath_enabled(False)
         _disable_profiler_marks(torch)
         torch.load = _load_of_gpus(torch.load)
         # DataParallel imported it before the transfer replaced it, and would reject parameters on "npu:0".

@@ -759,6 +759,18 @@ def nested_tensors():
 
 
 @question
+def transformer_encoder_in_evaluation():
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 2).cuda()
+    x = torch.randn(2, 5, 8, device="cuda")
+    padding = torch.arange(5, device="cuda") >= torch.tensor([[5], [3]], device="cuda")
+    expected = encoder(x, src_key_padding_mask=padding)[~padding]
+    encoder.eval()
+    with torch.no_grad():
+        assert torch.allclose(encoder(x, src_key_padding_mask=padding)[~padding], expected, atol=1e-5)
+
+
+@question
 def default_device():
     torch.set_default_device("cuda")
     try:
