@@ -89,6 +89,11 @@ def _none(value: Any) -> None:
     """Omit the argument."""
 
 
+def _detached(tensor: Any) -> Any:
+    """Return the same memory without its gradient: gloo gathers into views, which autograd would have to record."""
+    return tensor.detach() if getattr(tensor, "requires_grad", False) else tensor
+
+
 def _no_devices(devices: Any) -> list[Any] | None:
     return None if devices is None else []
 
@@ -119,10 +124,10 @@ def entered_on_npus(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: 
     """Select the NPU of this number; a device without a number is the current one."""
     import torch
 
-    current = torch.npu.current_device()  # type: ignore[attr-defined]
+    current = torch.npu.current_device()
     if instance.idx is not None and instance.idx >= 0 and instance.idx != current:
         instance.prev_idx = current
-        torch.npu.set_device(instance.idx)  # type: ignore[attr-defined]
+        torch.npu.set_device(instance.idx)
 
 
 @wrap("torch.cuda:device.__exit__", **_terms("left_devices_on_npus", "npu", ("torch_npu>=2.1",)))
@@ -131,7 +136,7 @@ def left_on_npus(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dic
     import torch
 
     if instance.prev_idx >= 0:
-        torch.npu.set_device(instance.prev_idx)  # type: ignore[attr-defined]
+        torch.npu.set_device(instance.prev_idx)
         instance.prev_idx = -1
     return False
 
@@ -143,6 +148,19 @@ PATCHES = [
     _with("process_groups", f"{_C10D}:init_process_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("new_groups", f"{_C10D}:new_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("barriers", f"{_C10D}:barrier", device_ids=_none),
+    _with(
+        "gathered_tensors_with_gradients",
+        f"{_C10D}:all_gather_into_tensor",
+        output_tensor=_detached,
+        input_tensor=_detached,
+    ),
+    _with(
+        "gathered_single_tensors_with_gradients",
+        f"{_C10D}:all_gather_single",
+        requires=("torch>=2.13",),
+        output_tensor=_detached,
+        input_tensor=_detached,
+    ),
     # The host and its only device share one generator, which fork_rng always keeps.
     _with("fork_rng_on_cpu", "torch.random:fork_rng", devices=_no_devices, device_type=_type_on_host),
     _with("meshes", "torch.distributed.device_mesh:init_device_mesh", device_type=_type_on_host),

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any
 
 from .callers import Callers, source_of
 from .who_knows import INTERNAL, KNOWS
@@ -61,11 +60,8 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
-
-    def source_to_code(self, data: Any, path: Any, *, _optimization: int = -1) -> CodeType:
-        tree = _Remover().visit(ast.parse(data, path))
-        code: CodeType = compile(tree, path, "exec", dont_inherit=True, optimize=_optimization)
+        tree = _Remover().visit(ast.parse(self.get_data(path), path))
+        code: CodeType = compile(tree, path, "exec", dont_inherit=True)
         return code
 
 
