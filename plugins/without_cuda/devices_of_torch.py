@@ -114,33 +114,6 @@ def storages(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[st
     return instance
 
 
-@wrap("torch.cuda:device.__enter__", **_terms("entered_devices_on_cpu"))
-def entered_on_cpu(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Enter `with torch.cuda.device("cuda")` in a library that got the device from the script, as a pipeline does."""
-
-
-@wrap("torch.cuda:device.__enter__", **_terms("entered_devices_on_npus", "npu", ("torch_npu>=2.1",)))
-def entered_on_npus(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Select the NPU of this number; a device without a number is the current one."""
-    import torch
-
-    current = torch.npu.current_device()
-    if instance.idx is not None and instance.idx >= 0 and instance.idx != current:
-        instance.prev_idx = current
-        torch.npu.set_device(instance.idx)
-
-
-@wrap("torch.cuda:device.__exit__", **_terms("left_devices_on_npus", "npu", ("torch_npu>=2.1",)))
-def left_on_npus(wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Select the NPU that was selected before."""
-    import torch
-
-    if instance.prev_idx >= 0:
-        torch.npu.set_device(instance.prev_idx)
-        instance.prev_idx = -1
-    return False
-
-
 _C10D = "torch.distributed.distributed_c10d"
 PATCHES = [
     # torch puts the mode of `with torch.device("cuda")` underneath all other modes.

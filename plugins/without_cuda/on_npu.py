@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .callers import AWARE, CUDA, TORCH, Callers
+from .callers import AWARE, CUDA, SELECTING, TORCH, Callers
 from .code_base import Names
 from .profiling import MARKS, with_bool_signature
 from .views import View
@@ -110,8 +110,8 @@ def _eager(corrected: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(module: ModuleType, before: dict[str, Any]) -> dict[str, Any]:
-    now = vars(module)
-    return {name: value for name, value in before.items() if now.get(name) is not value}
+    now, same = vars(module), SELECTING if module.__name__ == "torch.cuda" else ()
+    return {name: value for name, value in before.items() if now.get(name) is not value and name not in same}
 
 
 def _disable_profiler_marks(torch: ModuleType) -> None:
