@@ -338,6 +338,24 @@ def pinned_memory():
 
 
 @question
+def pipeline_of_transformers():  # before a process group is initialized: then it leaves the model where it is
+    from tokenizers import Tokenizer
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, pipeline
+
+    words = {"type": "WordLevel", "vocab": {"<e>": 0, "a": 1, "b": 2}, "unk_token": "<e>"}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps({"version": "1.0", "model": words, "added_tokens": []})),
+        eos_token="<e>",
+        pad_token="<e>",
+    )
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=3, n_embd=8, n_layer=1, n_head=2, n_positions=8))
+    for device in ("cuda", "cuda:0", torch.device("cuda", 0), 0):
+        generate = pipeline("text-generation", model=model, tokenizer=tokenizer, device=device)
+        (answer,) = generate("a", max_new_tokens=2, do_sample=False)
+        assert answer["generated_text"].startswith("a") and here(next(model.parameters()))
+
+
+@question
 def nccl():
     assert dist.is_nccl_available()
     if not dist.is_initialized():
@@ -965,24 +983,6 @@ def processes_of_the_program():
     assert queue.get() == 1
     process.join()
     torch.multiprocessing.set_sharing_strategy("file_system")
-
-
-@question
-def pipeline_of_transformers():
-    from tokenizers import Tokenizer
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, pipeline
-
-    words = {"type": "WordLevel", "vocab": {"<e>": 0, "a": 1, "b": 2}, "unk_token": "<e>"}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps({"version": "1.0", "model": words, "added_tokens": []})),
-        eos_token="<e>",
-        pad_token="<e>",
-    )
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=3, n_embd=8, n_layer=1, n_head=2, n_positions=8))
-    for device in ("cuda", "cuda:0", torch.device("cuda", 0), 0):
-        generate = pipeline("text-generation", model=model, tokenizer=tokenizer, device=device)
-        (answer,) = generate("a", max_new_tokens=2, do_sample=False)
-        assert answer["generated_text"].startswith("a") and here(next(model.parameters()))
 
 
 @question
