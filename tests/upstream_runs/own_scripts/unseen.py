@@ -348,15 +348,6 @@ JOBS: tuple[UpstreamJob, ...] = (
         loss=r"Loss: ([0-9.]+)",
     ),
     program(
-        "pytorch-multigpu",
-        words_of("multigpu.py 2 1 --batch_size 8"),
-        code_base="pytorch-examples",
-        parts=["distributed/ddp-tutorial-series"],
-        inside="distributed/ddp-tutorial-series",
-        loss=r"\[GPU0\] Epoch (\d+)",
-        nproc=2,
-    ),
-    program(
         "contriever",
         words_of(
             "train.py --retriever_model_id {shared}/bert --pooling average --augmentation delete "
