@@ -353,6 +353,7 @@ def pipeline_of_transformers():  # before a process group is initialized: then i
         generate = pipeline("text-generation", model=model, tokenizer=tokenizer, device=device)
         (answer,) = generate("a", max_new_tokens=2, do_sample=False)
         assert answer["generated_text"].startswith("a") and here(next(model.parameters()))
+        exec("torch.cuda.set_device(device)", {"__name__": "transformers.models.t5", "torch": torch, "device": device})
 
 
 @question
