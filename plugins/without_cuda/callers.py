@@ -15,6 +15,8 @@ from .code_base import CudaCodeBase
 from .who_knows import INTERNAL, KNOWS
 
 CUDA, AWARE, TORCH = "cuda", "aware", "torch"
+# Of torch.cuda, also for code that supports this device: it selects a device only if the program gave it "cuda".
+SELECTING = ("device", "set_device")
 _SCRIPT = ("__main__", "__mp_main__")
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _NAMES_NPU = re.compile(
@@ -69,7 +71,7 @@ class Callers:
             return False
         if self._judge(name, file, run_as) != CUDA:
             return False
-        source = _source(file)
+        source = source_of(file)
         if own:
             self._brought.update(_IMPORTED.findall(source), {(run_as or name).partition(".")[0]})
         # torch.accelerator is the NPU if the host has one; on a CPU, it has no device.
@@ -95,7 +97,7 @@ class Callers:
         # A script that mentions NPUs chooses its device itself, in all of its modules. Any other module that mentions
         # NPUs may still default to CUDA.
         script = file if is_script else getattr(sys.modules.get("__main__"), "__file__", None) or ""
-        return AWARE if is_own(name, file) and _NAMES_NPU.search(_source(script)) else CUDA
+        return AWARE if is_own(name, file) and _NAMES_NPU.search(source_of(script)) else CUDA
 
 
 def is_own(name: str, file: str) -> bool:
@@ -124,7 +126,8 @@ def _is_beside_the_script(file: str) -> bool:
 
 
 @cache
-def _source(file: str) -> str:
+def source_of(file: str) -> str:
+    """Return the text of a Python file, or "" if there is none."""
     # An installed command, such as bin/trl, is a script whose name has no suffix.
     try:
         return Path(file).read_text(errors="replace") if file and Path(file).suffix in ("", ".py") else ""

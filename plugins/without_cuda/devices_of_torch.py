@@ -89,6 +89,11 @@ def _none(value: Any) -> None:
     """Omit the argument."""
 
 
+def _detached(tensor: Any) -> Any:
+    """Return the same memory without its gradient: gloo gathers into views, which autograd would have to record."""
+    return tensor.detach() if getattr(tensor, "requires_grad", False) else tensor
+
+
 def _no_devices(devices: Any) -> list[Any] | None:
     return None if devices is None else []
 
@@ -127,6 +132,19 @@ PATCHES = [
     _with("process_groups", f"{_C10D}:init_process_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("new_groups", f"{_C10D}:new_group", backend=_gloo, device_id=_none, pg_options=_none),
     _with("barriers", f"{_C10D}:barrier", device_ids=_none),
+    _with(
+        "gathered_tensors_with_gradients",
+        f"{_C10D}:all_gather_into_tensor",
+        output_tensor=_detached,
+        input_tensor=_detached,
+    ),
+    _with(
+        "gathered_single_tensors_with_gradients",
+        f"{_C10D}:all_gather_single",
+        requires=("torch>=2.13",),
+        output_tensor=_detached,
+        input_tensor=_detached,
+    ),
     # The host and its only device share one generator, which fork_rng always keeps.
     _with("fork_rng_on_cpu", "torch.random:fork_rng", devices=_no_devices, device_type=_type_on_host),
     _with("meshes", "torch.distributed.device_mesh:init_device_mesh", device_type=_type_on_host),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from .callers import AWARE, CUDA, TORCH, Callers
+from .callers import AWARE, CUDA, SELECTING, TORCH, Callers
 from .code_base import Names
 from .threads import Threads
 from .views import View
@@ -28,7 +28,7 @@ class OnCpu:
             for name, value in names.items()
             if callable(vars(module).get(name))
         ]
-        self._views = [View(module, callers, _by_kind(names)) for module, names in seen]
+        self._views = [View(module, callers, _by_kind(module, names)) for module, names in seen]
         self._names, self._originals = Names(pairs), Names([(new, old) for old, new in pairs])
         self._mode = CUDA_MEANS_CPU
         self._mode.enter()
@@ -53,7 +53,8 @@ class OnCpu:
         self._mode.leave()
 
 
-def _by_kind(names: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _by_kind(module: ModuleType, names: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the attributes for CUDA code; ``compile`` is for all code, because guards on the caller would fail."""
     for_all = {name: value for name, value in names.items() if name == "compile"}
-    return {CUDA: names, AWARE: for_all, TORCH: for_all}
+    selecting = {name: names[name] for name in SELECTING} if module.__name__ == "torch.cuda" else {}
+    return {CUDA: names, AWARE: {**for_all, **selecting}, TORCH: for_all}

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .callers import AWARE, CUDA, TORCH, Callers
+from .callers import AWARE, CUDA, SELECTING, TORCH, Callers
 from .code_base import Names
 from .profiling import MARKS, with_bool_signature
 from .views import View
@@ -56,6 +56,8 @@ class OnNpu:
         from ._torch_on_npu import torch_on_npu
 
         _sparse_products.install()
+        # nn.TransformerEncoder's fast path in evaluation packs padded batches into nested tensors: torch_npu cannot.
+        torch.backends.mha.set_fastpath_enabled(False)
         _disable_profiler_marks(torch)
         torch.load = _load_of_gpus(torch.load)
         # DataParallel imported it before the transfer replaced it, and would reject parameters on "npu:0".
@@ -108,8 +110,8 @@ def _eager(corrected: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(module: ModuleType, before: dict[str, Any]) -> dict[str, Any]:
-    now = vars(module)
-    return {name: value for name, value in before.items() if now.get(name) is not value}
+    now, same = vars(module), SELECTING if module.__name__ == "torch.cuda" else ()
+    return {name: value for name, value in before.items() if now.get(name) is not value and name not in same}
 
 
 def _disable_profiler_marks(torch: ModuleType) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from .callers import CUDA, Callers, is_own, to_run
 from .code_base import CudaCodeBase
+from .gpu_assertions import GpuAssertions
 
 _MEANS = {"cpu": "the CPU", "npu": "the NPU"}
 _PRINTED = "ASCEND_ADAPT_CUDA_CODE_PRINTED"
@@ -26,6 +27,7 @@ class Programs:
     def __init__(self, device: str, policy: str) -> None:
         self.callers = Callers(device, policy)
         self._because, self._change, self._finder, self._undone = "", None, _Finder(self), False
+        self._assertions = GpuAssertions(self.callers)
 
     _change: Any
 
@@ -33,6 +35,8 @@ class Programs:
         """Inspect the program as soon as torch is imported, and each module before it runs."""
         from wrapt import register_post_import_hook
 
+        if self.callers.device == "cpu":
+            self._assertions.install()
         # The hook runs before importlib marks torch as initialized, or immediately if torch is already initialized.
         register_post_import_hook(lambda _: self._look(), "torch")
 
@@ -77,6 +81,7 @@ class Programs:
         global _current
         self._undone = True
         self._finder.remove()
+        self._assertions.undo()
         os.environ.pop(_PRINTED, None)
         if self._change is not None:
             self._change.undo(self._cuda_modules())

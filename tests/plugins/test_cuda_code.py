@@ -186,6 +186,36 @@ def test_what_cuda_packages_compute(launch):
     assert "all the same" in launch(JOBS / "cuda_packages.py").stdout
 
 
+ASSERTS_GPUS = """
+import torch
+{imports}
+
+def attention(qkv, mask=None):
+    assert qkv.is_cuda and (mask is None or mask.dtype == torch.bool) is True
+    return qkv
+
+def copied(qkv):
+    assert qkv.is_cuda, "on a GPU"
+    assert qkv.is_cuda and qkv.is_cuda
+    assert all(one.is_cuda for one in (qkv, qkv))
+    assert qkv.shape[1] == 3
+    return qkv.is_cuda
+"""
+
+
+def test_a_module_that_calls_flash_attn_does_not_require_gpu_tensors(launch, tmp_path):
+    (tmp_path / "copies.py").write_text(ASSERTS_GPUS.format(imports="from flash_attn import flash_attn_func"))
+    (tmp_path / "others.py").write_text(ASSERTS_GPUS.format(imports=""))
+    done = launch(
+        "import copies, others, torch\n"
+        "def result(call, *given):\n    try:\n        return call(torch.ones(given).cuda())\n"
+        "    except AssertionError as error:\n        return f'line {error.__traceback__.tb_next.tb_lineno}'\n"
+        "print(result(copies.copied, 1, 3), result(copies.copied, 1, 2), result(copies.attention, 1))\n"
+        "print(result(others.copied, 1, 3))"
+    )
+    assert "False line 13 line 6\nline 10\n" in done.stdout
+
+
 def test_a_code_base_with_a_fallback_for_apex_keeps_it(launch, tmp_path):
     (tmp_path / "megatron").mkdir()
     with_fallback = "try:\n    from apex.optimizers import FusedAdam\nexcept ImportError:\n    FusedAdam = None\n"

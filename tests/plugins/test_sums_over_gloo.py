@@ -1,4 +1,4 @@
-"""Collectives that average or scale, which NCCL computes, over gloo."""
+"""Collectives that NCCL computes and gloo does not: averages, scaled sums, tensors with gradients."""
 
 from __future__ import annotations
 
@@ -47,3 +47,16 @@ def test_a_sum_has_its_factor(name, options):
         assert reduced(name, op, **options) == [0.25, 0.5]
         assert reduced(name, dist.ReduceOp.AVG, **options) == [1, 2]
         assert reduced(name, dist.ReduceOp.SUM, **options) == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("name", ["all_gather_into_tensor", "all_gather_single"])
+@pytest.mark.parametrize("which", ["input", "output"])
+def test_tensors_with_gradients_are_gathered(name, which):
+    given = torch.tensor([1.0, 2.0], requires_grad=which == "input") * 2
+    output = torch.zeros(2, requires_grad=which == "output")
+    with ascend_adapt.enabled(device="cpu"):
+        getattr(dist, name)(output, given)
+    assert output.tolist() == [2, 4]
+    assert output.requires_grad == (which == "output")  # without the patch, an error or a recorded copy
+    assert given.requires_grad == (which == "input")

@@ -121,6 +121,7 @@ CODE_BASES = (
     CodeBase("open-r1", "https://github.com/huggingface/open-r1", "1416fa0c"),
     CodeBase("DistillKit", "https://github.com/arcee-ai/DistillKit", "a61c2e7d"),
     CodeBase("Firefly", "https://github.com/yangjianxin1/Firefly", "e22b406e"),
+    CodeBase("contriever", "https://github.com/facebookresearch/contriever", "39fb2201"),
     CodeBase("ConvNeXt", "https://github.com/facebookresearch/ConvNeXt", "048efcea"),
 )
 

@@ -338,6 +338,25 @@ def pinned_memory():
 
 
 @question
+def pipeline_of_transformers():  # before a process group is initialized: then it leaves the model where it is
+    from tokenizers import Tokenizer
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, pipeline
+
+    words = {"type": "WordLevel", "vocab": {"<e>": 0, "a": 1, "b": 2}, "unk_token": "<e>"}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps({"version": "1.0", "model": words, "added_tokens": []})),
+        eos_token="<e>",
+        pad_token="<e>",
+    )
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=3, n_embd=8, n_layer=1, n_head=2, n_positions=8))
+    for device in ("cuda", "cuda:0", torch.device("cuda", 0), 0):
+        generate = pipeline("text-generation", model=model, tokenizer=tokenizer, device=device)
+        (answer,) = generate("a", max_new_tokens=2, do_sample=False)
+        assert answer["generated_text"].startswith("a") and here(next(model.parameters()))
+        exec("torch.cuda.set_device(device)", {"__name__": "transformers.models.t5", "torch": torch, "device": device})
+
+
+@question
 def nccl():
     assert dist.is_nccl_available()
     if not dist.is_initialized():
@@ -777,6 +796,18 @@ def nested_tensors():
     for layout in (torch.strided, torch.jagged):
         nested = torch.nested.nested_tensor(parts, device="cuda", layout=layout)
         assert [here(one) and len(one) for one in nested.unbind()] == [2, 1]
+
+
+@question
+def transformer_encoder_in_evaluation():
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 2).cuda()
+    x = torch.randn(2, 5, 8, device="cuda")
+    padding = torch.arange(5, device="cuda") >= torch.tensor([[5], [3]], device="cuda")
+    expected = encoder(x, src_key_padding_mask=padding)[~padding]
+    encoder.eval()
+    with torch.no_grad():
+        assert torch.allclose(encoder(x, src_key_padding_mask=padding)[~padding], expected, atol=1e-5)
 
 
 @question

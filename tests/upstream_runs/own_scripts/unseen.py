@@ -85,6 +85,38 @@ def boxes(place: Place, code: Path) -> None:
     (code / "boxes.yaml").write_text(yaml.safe_dump(data))
 
 
+def papers(place: Place, code: Path) -> None:
+    """Write Cora's two files with random features: 1,000 papers are for testing and 500 for validation."""
+    folder = code / "gat" / "cora"
+    folder.mkdir()
+    draw = np.random.default_rng(local_data.RANDOM)
+    features = draw.integers(0, 2, (1600, 32))
+    rows = (f"{paper}\t" + "\t".join(map(str, features[paper])) + f"\tclass{paper % 7}" for paper in range(1600))
+    (folder / "cora.content").write_text("\n".join(rows) + "\n")
+    (folder / "cora.cites").write_text("".join(f"{paper}\t{paper * 7 % 1600}\n" for paper in range(1600)))
+
+
+def large_pictures(place: Place, code: Path) -> None:
+    """Write pictures where super_resolution's downloaded archive would be."""
+    folder = code / "super_resolution" / "dataset" / "BSDS300" / "images"
+    local_data.write_pictures(folder, splits=("train", "test"), each=2, size=300)
+    for split in ("train", "test"):
+        for number, picture in enumerate(sorted((folder / split).rglob("*.jpg"))):
+            picture.rename(folder / split / f"{number}.jpg")
+        for name in ("cat", "dog"):
+            (folder / split / name).rmdir()
+
+
+def passages(place: Place, code: Path) -> None:
+    """Write token ids as contriever's preprocessing does, and a tiny BERT."""
+    import torch
+
+    local_data.write_model(place.shared / "bert", "bert")
+    (code / "passages").mkdir()
+    draw = np.random.default_rng(local_data.RANDOM)
+    torch.save(torch.tensor(draw.integers(5, 250, 20000)), code / "passages" / "0.pkl")
+
+
 def opacus_mnist(place: Place, code: Path) -> None:
     """Copy the example of opacus' source archive, and write MNIST where it expects it."""
     shutil.copy(place.checkout / "examples" / "mnist.py", code / "mnist.py")
@@ -284,6 +316,48 @@ JOBS: tuple[UpstreamJob, ...] = (
         release=("opacus", "1.6.0"),
         prepare=opacus_mnist,
         loss=r"(?:Loss|Average loss): ([0-9.]+)",
+        **NOT_COMPARED,
+    ),
+    program(
+        "pytorch-gat",
+        words_of("main.py --epochs 2 --hidden-dim 8 --num-heads 2 --val-every 1"),
+        code_base="pytorch-examples",
+        parts=["gat"],
+        inside="gat",
+        prepare=papers,
+        loss=r"(?i)loss:? ([0-9.]+)",
+        **DRAWN,
+    ),
+    program(
+        "pytorch-mnist_rnn",
+        words_of("main.py --accel --epochs 1 --log-interval 1"),
+        code_base="pytorch-examples",
+        parts=["mnist_rnn"],
+        inside="mnist_rnn",
+        prepare=lambda place, code: local_data.write_mnist(code / "data", train=128, test=64),
+        loss=r"(?:Loss|loss): ([0-9.]+)",
+        **DRAWN,
+    ),
+    program(
+        "pytorch-super_resolution",
+        words_of("main.py --accel --upscale_factor 3 --batchSize 2 --testBatchSize 2 --nEpochs 1 --threads 1"),
+        code_base="pytorch-examples",
+        parts=["super_resolution"],
+        inside="super_resolution",
+        prepare=large_pictures,
+        loss=r"Loss: ([0-9.]+)",
+    ),
+    program(
+        "contriever",
+        words_of(
+            "train.py --retriever_model_id {shared}/bert --pooling average --augmentation delete "
+            "--prob_augmentation 0.1 --train_data passages --loading_mode split --chunk_length 64 --momentum 0.9995 "
+            "--queue_size 64 --temperature 0.05 --warmup_steps 2 --total_steps 4 --lr 5e-5 --per_gpu_batch_size 4 "
+            "--output_dir out --num_workers 1 --log_freq 1 --projection_size 64"
+        ),
+        code_base="contriever",
+        prepare=passages,
+        loss=r"train/loss: ([0-9.]+)",
         **NOT_COMPARED,
     ),
 )

@@ -1,0 +1,82 @@
+"""Assertions that a tensor is on a GPU, in modules that call a CUDA package which this project provides on a CPU.
+
+Many models copy flash_attn's own module, with its ``assert qkv.is_cuda``. The provided flash_attn accepts the tensor,
+and is_cuda stays False: such a module runs without these statements.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+
+from .callers import Callers, source_of
+from .who_knows import INTERNAL, KNOWS
+
+_ASSERTS = re.compile(r"(?m)^\s*assert\b.*\.is_cuda\b")
+_IMPORTS = re.compile(r"(?m)^\s*(?:from|import)\s+(?:flash_attn|rotary_emb|xformers)\b")
+
+
+class GpuAssertions(MetaPathFinder):
+    """Import finder that gives these modules a loader of their own; it finds no other module."""
+
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
+
+    def install(self) -> None:
+        """Find modules just before Python's own finder, so that all other finders come first."""
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+
+    def undo(self) -> None:
+        """Leave later imports to Python's own finder."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module with such assertions."""
+        root = fullname.partition(".")[0]
+        if root in INTERNAL or root in KNOWS or root in sys.stdlib_module_names:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return None
+        file = spec.loader.path
+        if not self._callers.says_cuda(fullname, file):
+            return None
+        source = source_of(file)
+        if not (_ASSERTS.search(source) and _IMPORTS.search(source)):
+            return None
+        spec.loader = _Loader(fullname, file)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    """Loader that compiles a module without the assertions; Python's cache of compiled modules is not used."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        tree = _Remover().visit(ast.parse(self.get_data(path), path))
+        code: CodeType = compile(tree, path, "exec", dont_inherit=True)
+        return code
+
+
+class _Remover(ast.NodeTransformer):
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        return ast.copy_location(ast.Pass(), node) if _is_about_gpus(node.test) else node
+
+
+def _is_about_gpus(test: ast.expr) -> bool:
+    """Return whether an assertion only states that tensors are on a GPU."""
+    match test:
+        case ast.Attribute(attr="is_cuda"):
+            return True
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all(_is_about_gpus(value) for value in values)
+        case ast.Call(func=ast.Name(id="all"), args=[ast.GeneratorExp(elt=each) | ast.ListComp(elt=each)]):
+            return _is_about_gpus(each)
+    return False
