@@ -26,6 +26,8 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)|^[│|]\s+(/\S+\.
 _PACKAGES = re.compile(
     r"(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen|/(?:torch|ascend_adapt/\w+|_ray_pkg_\w+)/"
 )
+# In a clone, the plugins are beside ascend_adapt; installed, all are in site-packages.
+_PLUGINS = f"{Path(__file__).parents[2] / 'plugins'}/"
 # Import finders and loaders: Python's own, wrapt's and ours, between an import statement and its error.
 _IMPORT_HOOK = re.compile(r"^<frozen importlib|/(?:wrapt/importer|ascend_adapt/.+|without_cuda/programs)\.py$")
 _OF_A_HOOK = re.compile(r"(?:_self)?_?(?:find_spec|(?:exec|create|load)_module)|_found_by_others")
@@ -48,7 +50,7 @@ class Frame:
     @property
     def is_package(self) -> bool:
         """Whether the file belongs to an installed package or to Python."""
-        return bool(_PACKAGES.search(self.file))
+        return self.file.startswith(_PLUGINS) or bool(_PACKAGES.search(self.file))
 
     @property
     def is_import_hook(self) -> bool:

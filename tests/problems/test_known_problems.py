@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import time
+from pathlib import Path
 from types import ModuleType
 
 import healthy
@@ -19,6 +20,7 @@ from ascend_adapt.problems.log_text import LogText
 from ascend_adapt.runtime.plugin_manager import PluginManager
 
 PROBLEMS, FAULTS = known.problems({})
+ROOT = Path(__file__).parents[2]
 PROBLEM_OF = {one.name: one for one in PROBLEMS}
 
 
@@ -251,3 +253,24 @@ def test_an_import_hook_is_not_named_as_the_importer():
     installed = THROUGH_HOOKS.replace("/home/u/Megatron-LM", "/venv/lib/python3.11/site-packages")
     (found,) = explanation.explain(LogText(installed), PROBLEMS, Facts())
     assert found.cause.startswith("megatron imports megatron.data")
+
+
+THROUGH_A_PATCH = f"""\
+Traceback (most recent call last):
+  File "/home/u/gpt-neox/megatron/training.py", line 1188, in setup_model_and_optimizer
+    model, optimizer, _, lr_scheduler = deepspeed.initialize(
+  File "{ROOT}/ascend_adapt/patches/declare/call.py", line 62, in call
+    return wrapper(Call(wrapped, instance, args, kwargs))
+  File "{ROOT}/plugins/deepspeed_runtime/configuration.py", line 27, in single_config_argument
+    return call.proceed()
+  File "{ROOT}/ascend_adapt/patches/declare/call.py", line 26, in proceed
+    return self.wrapped(*self.args, **self.kwargs)
+  File "/venv/lib/python3.11/site-packages/deepspeed/runtime/engine.py", line 2004, in _do_sanity_check
+    raise ValueError("Type fp16 is not supported on your device.")
+ValueError: Type fp16 is not supported on your device.
+"""
+
+
+def test_a_patch_is_not_named_as_the_caller():
+    (found,) = explanation.explain(LogText(THROUGH_A_PATCH), PROBLEMS, Facts())
+    assert found.frames[-1].file == "/home/u/gpt-neox/megatron/training.py"

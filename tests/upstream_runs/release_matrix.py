@@ -114,7 +114,7 @@ def run(cell: Cell, folder: Path) -> Record:
     checkout = job.checkout(os.environ)
     trees = [] if cell.release == INSTALLED else [RELEASES.tree("deepspeed", cell.release)]
     trees += [RELEASES.tree("pydantic", "1.10.27")] if cell.release in PYDANTIC_1 else []
-    path = os.pathsep.join([*map(str, trees), os.environ.get("PYTHONPATH", "")])
+    path = upstream_job.python_path(os.environ, *map(str, trees))
     shared = folder / cell.base.name
     shared.mkdir(parents=True, exist_ok=True)
     # GLM's scripts split paths at spaces.

@@ -86,6 +86,15 @@ def test_a_job_without_bf16_on_a_device_is_not_run_there() -> None:
     assert not job.is_for("cpu", "bfloat16")
 
 
+@pytest.mark.parametrize("kept", ["", "/packages"])
+def test_what_is_on_a_jobs_path_hides_no_package_of_the_environment(kept, tmp_path) -> None:
+    (tmp_path / "show.py").write_text("import os\nprint('loss: 1', os.environ['PYTHONPATH'].split(os.pathsep))\n")
+    job = UpstreamJob("one", lambda place: ("show.py",), nproc=1, path=lambda place: "/its/own")
+    place = Place(tmp_path, tmp_path, tmp_path, "cpu", "float32")
+    ended = upstream_job.run(job, place, plain=True, environ={"PYTHONPATH": kept})
+    assert str(["/its/own", *filter(None, [kept])]) in ended.output
+
+
 TORCHRUN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
 PEER = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:7590."
 

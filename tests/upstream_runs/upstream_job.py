@@ -78,7 +78,7 @@ class UpstreamJob:
     rank prints, one group each, oldest first. ``bound`` is by how much they may differ between devices in float32,
     relative. ``needs`` names packages that must be installed. The code base itself takes 16 bits on no device of
     ``float32_only``. ``resumes`` names the job that it is with an interruption: its last loss is the same.
-    ``path`` returns what is on the job's PYTHONPATH, and in ``variables`` {shared} is the place's folder of that name.
+    ``path`` returns what is first on the job's PYTHONPATH; {shared} in ``variables`` is the place's folder.
     ``inside`` is the working directory, relative to the place's folder. A job of a fixed length is ended after
     ``enough`` losses, and its exit code is not judged.
     ``words`` is the command as a table shows it. ``any_model`` is whether it trains the place's model, if that is
@@ -213,7 +213,7 @@ def run(
     of_job = {name: value.format(shared=place.shared) for name, value in job.variables.items()}
     variables = {**kept, "PATH": path, "OMP_NUM_THREADS": "1", **extensions, **of_job}
     if job.path is not None:
-        variables["PYTHONPATH"] = job.path(place)
+        variables["PYTHONPATH"] = python_path(environ, job.path(place))
     stop = (job.loss, job.enough) if job.enough else None
     diagnose.remember(place.folder, place.device, words, place.folder / job.inside, of_job)
     code, lines = _lines(command, place.folder / job.inside, variables, job.seconds, stop)
@@ -223,6 +223,11 @@ def run(
     losses = _losses(job.loss, output, run_dir)[: job.enough or None]
     report = {"outcomes": [], "problems": []} if plain else report_of(run_dir, variables)
     return Ended(code, losses, output, report, run_dir, times)
+
+
+def python_path(environ: Mapping[str, str], *first: str) -> str:
+    """Return PYTHONPATH with ``first`` before what the environment has there."""
+    return os.pathsep.join(filter(None, (*first, environ.get("PYTHONPATH"))))
 
 
 def _plainly(words: Sequence[str], nproc: int) -> list[str]:

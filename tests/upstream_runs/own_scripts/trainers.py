@@ -14,7 +14,7 @@ from own_scripts import local_data
 from own_scripts.from_scratch import DRAWN
 from own_scripts.hugging_face_examples import ALPACA, LOSSES, STEPS, TRAINER_LOSS, models
 from own_scripts.program import program, words_of
-from upstream_job import Place
+from upstream_job import Place, python_path
 
 CHECKSUMS = str(Path(__file__).parent / "cifar")
 SCRATCH = "LLMs-from-scratch"
@@ -322,7 +322,7 @@ def climbmix(place: Place, code: Path) -> None:
         parquet.write_table(table, data / f"{name}.parquet", row_group_size=64)
     if not (base / "tokenizer").exists():
         command = [sys.executable, "-m", "scripts.tok_train", "--vocab-size=512", "--max-chars=20000"]
-        environ = {**os.environ, "NANOCHAT_BASE_DIR": str(base), "PYTHONPATH": str(code)}
+        environ = {**os.environ, "NANOCHAT_BASE_DIR": str(base), "PYTHONPATH": python_path(os.environ, str(code))}
         subprocess.run(command, check=True, cwd=code, env=environ, capture_output=True)
 
 
