@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import records
 import upstream_job
 from code_bases import code_base
+from own_scripts.other_fields import NOT_COMPARED
 from records import Record
 from upstream_job import UpstreamJob
 
@@ -70,6 +71,8 @@ def _losses(job: UpstreamJob, cpu: Record | None, npu: Record | None) -> str:
         return text
     if cpu.losses == npu.losses:
         return f"{text}; equal in every printed digit"
+    if job.bound == NOT_COMPARED["bound"]:
+        return f"{text}; not compared"
     return f"{text}; {upstream_job.apart(cpu.losses, npu.losses):.1e} apart, at most {job.bound:.0e}"
 
 
