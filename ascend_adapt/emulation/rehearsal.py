@@ -58,7 +58,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     found = [_said_once(group) for group in alike[:_MOST_FINDINGS]]
     left = sum(map(len, alike[_MOST_FINDINGS:]))
     if left:
-        found.append(f"{left} more findings are in rehearsal.html")
+        found.append(f"{_counted(str(left), 'more finding')}: see rehearsal.html")
     lines = list(known_problems[:_MOST_KNOWN])
     if _of_ranks(processes):
         lines += _shared_devices(ranks)[:2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -62,7 +63,8 @@ def _compile(call: Any, instance: Any, args: Any, named: Any) -> Any:
 
 def _step(optimizer: torch.optim.Optimizer, *call: Any) -> None:
     global _calls_before
-    report.step()
+    if _begins_step(optimizer):
+        report.step()
     calls = sum(report.tally.operators.values())
     # With an offloaded optimizer, the model still computes on the device between two steps.
     idle, _calls_before = calls == _calls_before, calls
@@ -72,6 +74,21 @@ def _step(optimizer: torch.optim.Optimizer, *call: Any) -> None:
         report.found(
             finding.NOT_MOVED, f"{kind}.step", "all its parameters are on the CPU, so the model trains on the CPU"
         )
+
+
+_stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, set[int]] = weakref.WeakKeyDictionary()
+"""The first parameter of each group that an optimizer has updated in its current step."""
+
+
+def _begins_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a call begins a step: DeepSpeed's ZeRO calls its optimizer once for each group of parameters."""
+    updated = {id(group["params"][0]) for group in optimizer.param_groups if group["params"]}
+    so_far = _stepped.get(optimizer)
+    if so_far and updated.isdisjoint(so_far):
+        so_far |= updated
+        return False
+    _stepped[optimizer] = updated
+    return True
 
 
 _calls_before = 0

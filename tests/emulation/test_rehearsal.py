@@ -98,7 +98,7 @@ def test_at_most_25_lines(tmp_path):
     write_rank(tmp_path, 1, peak_bytes={"0": 1})
     report = rehearsal.report(tmp_path)
     assert len(report) <= 25
-    assert "30 more findings are in rehearsal.html" in report
+    assert "30 more findings: see rehearsal.html" in report
     assert (tmp_path / "rehearsal.html").read_text().count("<tr>") == 41
 
 

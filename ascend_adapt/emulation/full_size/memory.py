@@ -13,6 +13,7 @@ import torch_npu
 import wrapt
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
+    register_module_forward_pre_hook,
     register_module_parameter_registration_hook,
 )
 from torch.optim.optimizer import (
@@ -42,8 +43,10 @@ _ALLOCATING = ("empty.memory_format", "empty_strided", "empty_like", "new_empty_
 _parameters: dict[int, weakref.ref[torch.Tensor]] = {}
 _optimizers: list[weakref.ref[Any]] = []
 _purpose: dict[int, tuple[str, location.Line]] = {}
+_since_backward: list[int] = []
+"""Addresses allocated between a backward pass and what follows: a step of the optimizer, or the next forward pass."""
 _library: list[Any] = []
-_state: dict[str, Any] = {"in_optimizer": False, "looks": False}
+_state: dict[str, Any] = {"in_optimizer": False, "is_after_backward": False, "looks": False}
 
 
 @dataclass
@@ -79,6 +82,7 @@ def watch(write: Callable[[], None]) -> None:
         )
     register_module_parameter_registration_hook(_see_tensor)
     register_module_buffer_registration_hook(_see_tensor)
+    register_module_forward_pre_hook(_begin_forward)
     register_optimizer_step_pre_hook(_begin_step)
     register_optimizer_step_post_hook(_end_step)
     wrapt.register_post_import_hook(_watch_native, "ascend_adapt.native.step.optimizer")
@@ -126,6 +130,8 @@ def _note(tensor: torch.Tensor) -> None:
         return
     purpose, line = _purpose_now(), location.of_caller()
     _purpose[storage.data_ptr()] = purpose, line
+    if purpose == WORKSPACE and not _state["in_optimizer"]:
+        _since_backward.append(storage.data_ptr())
     if _state["looks"]:
         return  # This tensor was created by the inspection itself.
     device = tensor.device.index
@@ -170,8 +176,24 @@ def _purpose_now() -> str:
         return WORKSPACE
     if not report.tally.flops:
         return OTHER  # No forward pass has begun.
-    # Recomputed layers run inside the backward pass, with gradients enabled.
-    return BACKWARD if torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled() else ACTIVATIONS
+    if _in_backward():
+        _state["is_after_backward"] = True
+        # Recomputed layers run inside the backward pass, with gradients enabled.
+        return ACTIVATIONS if torch.is_grad_enabled() else BACKWARD
+    return WORKSPACE if _state["is_after_backward"] else ACTIVATIONS
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _begin_forward(module: torch.nn.Module, args: Any) -> None:
+    """Note that allocations since the backward pass are activations, such as those that a pipeline stage receives."""
+    if _state["is_after_backward"] and not _in_backward() and not _state["in_optimizer"]:
+        _state["is_after_backward"] = False
+        for address in _since_backward:
+            _purpose[address] = ACTIVATIONS, _purpose[address][1]
+        _since_backward.clear()
 
 
 def _look(device: int, found: Usage, allocated: int) -> None:
@@ -265,6 +287,7 @@ def _see_tensor(module: torch.nn.Module, name: str, tensor: Any) -> None:
 
 def _begin_step(optimizer: Any, *call: Any) -> None:
     _state["in_optimizer"] = True
+    _since_backward.clear()  # DeepSpeed's ZeRO converts and scales gradients before it calls the optimizer.
     if all(reference() is not optimizer for reference in _optimizers):
         _optimizers.append(weakref.ref(optimizer))
 

@@ -20,7 +20,8 @@ for stage in (1, 3):
         "bf16": {"enabled": True},
         "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
     }
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    by_decay = [{"params": [one for one in model.parameters() if one.dim() == rank]} for rank in (1, 2)]
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=by_decay, config=config)
     x = (torch.arange(16.0).reshape(2, 8) / 16 + RANK).to(engine.device, torch.bfloat16)
     y = torch.tensor([RANK, 1], device=engine.device)
     losses = []
