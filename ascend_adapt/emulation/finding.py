@@ -11,7 +11,7 @@ UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED = "unsupported operator", "limit", "CUD
 SCALER, CAST, ON_THE_HOST, WAIT = "GradScaler for another device", "cast", "CPU fallback", "host-device sync"
 NOT_COMPILED = "not compiled"
 PRINT = "print of a tensor"
-"""Cause of every host-device sync in torch's formatting, which uses a dozen operators."""
+"""What all host-device syncs of torch's formatting of a tensor are reported as; it calls a dozen operators."""
 
 # In the order of the report: errors that stop the job, errors in its results, and slow code.
 _KINDS = (UNSUPPORTED, LIMIT, CUDA_ONLY, NOT_MOVED, SCALER, CAST, ON_THE_HOST, WAIT, NOT_COMPILED)

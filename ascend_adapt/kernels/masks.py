@@ -112,7 +112,8 @@ _causal: dict[Any, tuple[Any, int, bool]] = {}
 def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
     """Return whether a bool mask is exactly causal.
 
-    Cached by the mask's memory: all layers of a step get the same mask, a recomputed layer as a tensor of its own.
+    Cached by the mask's memory, because all layers of a step use the same mask. A recomputed layer gets it as a new
+    tensor on the same memory.
     """
     import torch
 

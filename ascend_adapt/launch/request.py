@@ -235,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--fallback", choices=("native",), help="use the native trainer if packages that the script imports are missing"
     )
-    add("--once", action="store_true", help="start the script once, as python does: for scripts that start ranks")
+    add("--once", action="store_true", help="start the script once, as python does, and not once per rank")
     add(
         "--device",
         type=argument_types.device,

@@ -15,7 +15,7 @@ from .code_base import CudaCodeBase
 from .who_knows import INTERNAL, KNOWS
 
 CUDA, AWARE, TORCH = "cuda", "aware", "torch"
-# Of torch.cuda, also for code that supports this device: it selects a device only if the program gave it "cuda".
+# Names of torch.cuda that are mapped even for code that supports this device: it calls them only if given "cuda".
 SELECTING = ("device", "set_device")
 _SCRIPT = ("__main__", "__mp_main__")
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")

@@ -90,7 +90,7 @@ def _none(value: Any) -> None:
 
 
 def _detached(tensor: Any) -> Any:
-    """Return the same memory without its gradient: gloo gathers into views, which autograd would have to record."""
+    """Return the tensor without its autograd history: gloo gathers into views, which autograd would have to record."""
     return tensor.detach() if getattr(tensor, "requires_grad", False) else tensor
 
 
@@ -99,9 +99,9 @@ def _no_devices(devices: Any) -> list[Any] | None:
 
 
 def _accepted(hook: Any) -> Any:
-    """Return a function of another name for torch's hooks that compress to bf16, which gloo and HCCL reduce as well.
+    """Return torch's bf16 compression hooks under another name, because torch rejects these names without NCCL.
 
-    torch only checks it, and then registers the hook itself.
+    gloo and HCCL reduce bf16 as well. torch only checks the returned function; it registers the hook itself.
     """
     if not getattr(hook, "__name__", "").startswith("bf16_compress_"):
         return hook
@@ -155,7 +155,6 @@ PATCHES = [
         device_ids=_none,
         output_device=_none,
     ),
-    # It accepts these hooks with NCCL only.
     _with("ddp_bf16_hooks", f"{_DDP}._check_comm_hook", hook=_accepted),
     _with("ddp_bf16_hooks_on_npus", f"{_DDP}._check_comm_hook", on="npu", hook=_accepted),
     _with(

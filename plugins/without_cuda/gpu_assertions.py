@@ -1,7 +1,7 @@
-"""Assertions that a tensor is on a GPU, in modules that call a CUDA package which this project provides on a CPU.
+"""On a CPU, modules that import flash_attn, xformers or rotary_emb run without assertions that tensors are on a GPU.
 
-Many models copy flash_attn's own module, with its ``assert qkv.is_cuda``. The provided flash_attn accepts the tensor,
-and is_cuda stays False: such a module runs without these statements.
+Many models contain a copy of a module of flash_attn, with its ``assert qkv.is_cuda``. The flash_attn that this project
+provides accepts tensors on the CPU, but is_cuda stays False.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _IMPORTS = re.compile(r"(?m)^\s*(?:from|import)\s+(?:flash_attn|rotary_emb|xform
 
 
 class GpuAssertions(MetaPathFinder):
-    """Import finder that gives these modules a loader of their own; it finds no other module."""
+    """Import finder that gives such modules a loader that leaves the assertions out; it finds no other module."""
 
     def __init__(self, callers: Callers) -> None:
         self._callers = callers
 
     def install(self) -> None:
-        """Find modules just before Python's own finder, so that all other finders come first."""
+        """Insert the finder just before Python's own, so that all other finders come first."""
         sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
 
     def undo(self) -> None:
@@ -38,7 +38,7 @@ class GpuAssertions(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module with such assertions."""
+        """Return the spec of a module with such assertions, otherwise None."""
         root = fullname.partition(".")[0]
         if root in INTERNAL or root in KNOWS or root in sys.stdlib_module_names:
             return None
@@ -56,7 +56,7 @@ class GpuAssertions(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Loader that compiles a module without the assertions; Python's cache of compiled modules is not used."""
+    """Loader that compiles a module without the assertions; it does not use Python's cache of compiled modules."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

@@ -56,7 +56,7 @@ class OnNpu:
         from ._torch_on_npu import torch_on_npu
 
         _sparse_products.install()
-        # nn.TransformerEncoder's fast path in evaluation packs padded batches into nested tensors: torch_npu cannot.
+        # torch_npu cannot pack padded batches into nested tensors, as nn.TransformerEncoder does in evaluation.
         torch.backends.mha.set_fastpath_enabled(False)
         _disable_profiler_marks(torch)
         torch.load = _load_of_gpus(torch.load)

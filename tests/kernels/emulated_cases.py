@@ -144,8 +144,8 @@ def main(to: str) -> None:
     skipped = ("adamw, a step that found Inf", found_inf)
     narrow = ("adamw, gradients in 16 bits", narrow_gradients)
     second = ("second derivatives", second_derivatives)
-    # Backward passes must not come last: their thread releases tensors and errors after the caller has continued. It
-    # aborts the process ("terminate called without an active exception") if Python is shutting down by then.
+    # Backward passes must not come last: their thread releases tensors and errors after the caller has continued. If
+    # Python is already shutting down, that aborts the process ("terminate called without an active exception").
     for name, run in (second, within, *attention_cases(), *sample_cases(), late, skipped, narrow):
         try:
             results[name] = run()

@@ -66,7 +66,7 @@ SUITES = {
         ("-k", "not TestPeftCustomModel or (Vanilla and LoRA and not autocast)"),
     ),
 }
-# Part of a test's name, or of what its failure says -> why it is not the product's.
+# Part of a test's name or of its failure's message -> why the product is not at fault.
 EXPLAINED = {
     "test_add_export_with_special_characters": "quote_exports: double quotes are asserted, in which $ still expands",
     "test_free_memory_dereferences_prepared_components": "compares the free memory of the whole machine",
@@ -74,7 +74,7 @@ EXPLAINED = {
     "No module named 'mpi4py'": "DeepSpeed without a launcher asks for mpi4py on any accelerator",
     "No module named 'parameterized'": "the test starts a second environment without it",
 }
-# The same for NPUs, real and emulated.
+# The same, on NPUs only, real and emulated.
 ON_NPUS = {
     "to have the same dtype, but got: float != double": "torch_npu warns and casts float64 to float32",
     "UnboundLocalError: cannot access local variable 'torch'": "transformers' get_device_properties on any NPU",

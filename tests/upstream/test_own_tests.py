@@ -1,4 +1,4 @@
-"""The runner of libraries' own tests: what it reports, and what their tests find on the path."""
+"""The runner of libraries' own tests: its report, and the PATH that it gives the tests."""
 
 from __future__ import annotations
 

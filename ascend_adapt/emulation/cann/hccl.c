@@ -269,7 +269,7 @@ API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint
     return HcclCommInitRootInfoConfig(size, root_info, rank, NULL, out);
 }
 
-/* One rank of HcclCommInitAll, connected in a thread of its own, because a rank waits for all others. */
+/* One rank of HcclCommInitAll. It connects in its own thread, because each rank waits for all others. */
 typedef struct Member {
     const unsigned char *secret;
     uint32_t size, rank;
@@ -288,7 +288,7 @@ static void *join(void *argument)
     return NULL;
 }
 
-/* Communicators of this process alone, one for each device, as torch.nn.DataParallel uses them. */
+/* Create one communicator for each device of this process, for torch.nn.DataParallel. */
 API int HcclCommInitAll(uint32_t size, int32_t *devices, Communicator **out)
 {
     unsigned char secret[SECRET_BYTES];

@@ -1,7 +1,7 @@
-"""Masks that are cut from a tensor that one number fills, such as torch.tril(torch.ones(...)); ranks only.
+"""Masks made by tril or triu from a tensor filled with one number, such as torch.tril(torch.ones(...)); ranks only.
 
-The number is noted, and written only when a mask is cut: gradients and optimizer states also begin as zeros, and
-writing all of them would need this machine's memory.
+The number is noted, and only written to memory when tril or triu reads it: gradients and optimizer states also begin
+as zeros, and writing all of them would take this machine's memory.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch
 from ascend_adapt.emulation.full_size import values
 
 CUT = ("tril", "triu", "tril_", "triu_")
-"""Operators that cut a mask."""
-# Operators whose result one number fills: the number, or the place of the argument that is the number.
+"""Operators that make a mask."""
+# Operators that fill their result with one number: the number, or the position of the argument that is the number.
 _NUMBER = {"zero_": 0, "zeros": 0, "zeros_like": 0, "ones": 1, "ones_like": 1}
 _PLACE = {"fill_": 1, "full": 1, "full_like": 1}
 
 
 def noting(base: str, run: Callable[..., Any], memory: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
-    """Return the kernel of an operator that also notes numbers that fill and masks that are cut.
+    """Return the kernel of an operator; it also notes the number that fills its result, or that its result is a mask.
 
     Args:
         base: the operator's name without its overload.
         run: the kernel.
-        memory: returns a host tensor with the memory of a tensor.
+        memory: returns a host tensor on the memory of a device tensor.
     """
 
     def fill(*args: Any, **kwargs: Any) -> Any:
@@ -44,7 +44,7 @@ def noting(base: str, run: Callable[..., Any], memory: Callable[[torch.Tensor], 
 
 
 def note_number(base: str, args: Any, result: torch.Tensor) -> None:
-    """Note the number that fills the result of a call, if the operator fills."""
+    """Note the number that fills the result of a call, if the operator fills its result with one."""
     number = args[_PLACE[base]] if base in _PLACE else _NUMBER.get(base)
     storage = result.untyped_storage()
     if isinstance(number, (int, float)) and result.numel() * result.element_size() == storage.nbytes():
@@ -52,14 +52,14 @@ def note_number(base: str, args: Any, result: torch.Tensor) -> None:
 
 
 def forget(tensors: Iterable[torch.Tensor]) -> None:
-    """Note that the values of tensors are unknown, because a call wrote to them that was not computed."""
+    """Note that the values of tensors are unknown, because a call that was not computed wrote to them."""
     for tensor in tensors:
         tensor.untyped_storage().number_at_full_size = None
         values.note_mask(tensor, False)
 
 
 def write(tensor: torch.Tensor, memory: Callable[[torch.Tensor], torch.Tensor]) -> bool:
-    """Write the number that fills a tensor to its memory; return whether the tensor holds values."""
+    """Write the number noted for a tensor to its memory, if it can be a mask; return whether it holds values."""
     storage = tensor.untyped_storage()
     number = getattr(storage, "number_at_full_size", None)
     if number is not None and storage.nbytes() <= values.MASK_BYTES and not values.hold(tensor):

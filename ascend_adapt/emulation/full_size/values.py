@@ -12,7 +12,7 @@ import torch
 from ascend_adapt.emulation import library
 
 MASK_BYTES = 16 << 20
-"""Maximum bytes of a mask of any dtype that holds values: 2048 x 2048 float32."""
+"""Maximum bytes of a mask that holds values, in any dtype: 2048 x 2048 in float32."""
 
 _META = torch.device("meta")
 _empty_strided = torch.empty_strided
@@ -24,7 +24,7 @@ _TRUE = ("all", "isfinite", "equal")
 
 
 class _Computing(threading.local):
-    """Inside it, this thread computes a kernel of the device on host tensors of any size."""
+    """Context in which this thread computes kernels of the device, on host tensors of any size."""
 
     depth = 0
 
@@ -42,7 +42,7 @@ _value_bytes = functools.cache(library.value_bytes)
 
 
 def hold(tensor: torch.Tensor) -> bool:
-    """Return whether this tensor holds values: it and its storage are small enough for its dtype, or a mask.
+    """Return whether this tensor holds values: it and its storage are small enough for its dtype, or it is a mask.
 
     A small view of a large tensor, such as one micro batch of a mask, would read memory that was never written.
     """
@@ -54,7 +54,7 @@ def hold(tensor: torch.Tensor) -> bool:
 
 
 def is_mask(storage: torch.UntypedStorage) -> bool:
-    """Return whether a storage is noted to be that of a mask, all of whose values were computed."""
+    """Return whether a storage is noted as that of a mask, all of whose values were computed."""
     return getattr(storage, "is_mask_at_full_size", False)
 
 

@@ -34,7 +34,7 @@ class Measured:
     """Why the job ended early, or ""."""
 
     def fits(self, gib: int) -> str:
-        """Return ``yes``, ``no``, or ``if fragments are reused``."""
+        """Return ``yes``, ``no``, ``fragments`` (the peak fits, reserved memory does not), or ``?`` after a failure."""
         if self.failed:
             return "?"
         if gib <= self.refused_on:

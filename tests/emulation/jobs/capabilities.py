@@ -338,7 +338,7 @@ def pinned_memory():
 
 
 @question
-def pipeline_of_transformers():  # before a process group is initialized: then it leaves the model where it is
+def pipeline_of_transformers():  # asked before a process group exists: with one, it does not move the model
     from tokenizers import Tokenizer
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, pipeline
 

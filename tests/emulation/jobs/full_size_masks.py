@@ -1,4 +1,4 @@
-"""Causal masks at full size that are built from tensors larger than others that hold values."""
+"""Causal masks at full size, made from tensors that are too large to hold values unless they are masks."""
 
 import resource
 
