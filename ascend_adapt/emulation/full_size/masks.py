@@ -59,7 +59,7 @@ def forget(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def forget_numbers(tensors: Iterable[torch.Tensor]) -> None:
-    """Note that a call wrote to parts of tensors: no number fills the rest, which was not written."""
+    """Note that a call wrote to parts of tensors, so that one number no longer fills them."""
     for tensor in tensors:
         storage = tensor.untyped_storage()
         if getattr(storage, "number_at_full_size", None) is not None and not values.is_mask(storage):
