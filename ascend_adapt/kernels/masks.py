@@ -106,14 +106,14 @@ def hidden(rows: slice, columns: slice, shift: int, *, causal: bool, window: int
     return too_late if causal else torch.zeros_like(too_late)
 
 
-_causal: dict[Any, tuple[Any, int, bool]] = {}
+_causal: dict[Any, tuple[Any, int, Any, bool]] = {}
 
 
 def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
     """Return whether a bool mask is exactly causal.
 
-    Cached by the mask's memory, because all layers of a step use the same mask. A recomputed layer gets it as a new
-    tensor on the same memory.
+    Cached, because all layers of a step use the same tensor. In a backward pass, a recomputed layer gets a new tensor on
+    the same memory. Elsewhere a new tensor is read again: collectives write to memory without a new version.
     """
     import torch
 
@@ -125,12 +125,15 @@ def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
     place = id(storage), masked_out.storage_offset(), masked_out.shape, masked_out.stride()
     known = _causal.get(place)
     if known is not None and known[0]() is storage and known[1] == version:
-        return known[2]
+        tensor, answer = known[2:]
+        if tensor() is masked_out or torch._C._current_graph_task_id() != -1:
+            return answer
     rows, columns = slice(0, queries), slice(0, keys)
     future = hidden(rows, columns, keys - queries, causal=True, window=None, device=masked_out.device)
     answer = bool((masked_out == future).all())
     if version is not None:  # a tensor created in inference_mode has no version counter
-        _causal[place] = (weakref.ref(storage, lambda _: _causal.pop(place, None)), version, answer)
+        of_storage = weakref.ref(storage, lambda _: _causal.pop(place, None))
+        _causal[place] = of_storage, version, weakref.ref(masked_out), answer
     return answer
 
 

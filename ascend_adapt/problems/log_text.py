@@ -29,8 +29,9 @@ _PACKAGES = re.compile(
 # In a clone, the plugins are beside ascend_adapt; installed, all are in site-packages.
 _PLUGINS = f"{Path(__file__).parents[2] / 'plugins'}/"
 # Import finders and loaders: Python's own, wrapt's and ours, between an import statement and its error.
-_IMPORT_HOOK = re.compile(r"^<frozen importlib|/(?:wrapt/importer|ascend_adapt/.+|without_cuda/programs)\.py$")
-_OF_A_HOOK = re.compile(r"(?:_self)?_?(?:find_spec|(?:exec|create|load)_module)|_found_by_others")
+_OUR_HOOKS = r"ascend_adapt/.+|without_cuda/(?:programs|gpu_assertions|import_finders)"
+_IMPORT_HOOK = re.compile(rf"^<frozen importlib|/(?:wrapt/importer|{_OUR_HOOKS})\.py$")
+_OF_A_HOOK = re.compile(r"(?:_self)?_?(?:find_spec|(?:exec|create|load)_module)|found_after")
 _INSTALLED = re.compile(r"(?:site|dist)-packages/([\w.-]+?)(?:/|\.py)")
 # The end of ascend_adapt's line about a package that cannot be imported, such as torch_npu without CANN.
 _HANDLED = "treated as not installed"

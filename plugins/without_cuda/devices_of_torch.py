@@ -5,6 +5,7 @@ Without CUDA, each of these calls would fail, so device-aware code never makes s
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,7 @@ def _none(value: Any) -> None:
 
 
 def _detached(tensor: Any) -> Any:
-    """Return the tensor without its autograd history: gloo gathers into views, which autograd would have to record."""
+    """Return the same memory without its gradient, because autograd would record what gloo does with views of it."""
     return tensor.detach() if getattr(tensor, "requires_grad", False) else tensor
 
 
@@ -105,7 +106,13 @@ def _accepted(hook: Any) -> Any:
     """
     if not getattr(hook, "__name__", "").startswith("bf16_compress_"):
         return hook
-    return lambda state, bucket: hook(state, bucket)
+
+    @functools.wraps(hook)
+    def accepted(state: Any, bucket: Any) -> Any:
+        return hook(state, bucket)
+
+    accepted.__name__ = "accepted"
+    return accepted
 
 
 @wrap("torch.nn.modules.module:Module.to", **_terms("modules"))
@@ -144,6 +151,19 @@ PATCHES = [
         requires=("torch>=2.13",),
         output_tensor=_detached,
         input_tensor=_detached,
+    ),
+    _with(
+        "scattered_tensors_with_gradients",
+        f"{_C10D}:reduce_scatter_tensor",
+        output=_detached,
+        input=_detached,
+    ),
+    _with(
+        "scattered_single_tensors_with_gradients",
+        f"{_C10D}:reduce_scatter_single",
+        requires=("torch>=2.13",),
+        output=_detached,
+        input=_detached,
     ),
     # The host and its only device share one generator, which fork_rng always keeps.
     _with("fork_rng_on_cpu", "torch.random:fork_rng", devices=_no_devices, device_type=_type_on_host),
@@ -188,7 +208,7 @@ def _over_gloo(name: str, output: str, requires: tuple[str, ...] = ()) -> Patch:
         is_asynchronous = given.arguments.get("async_op", False)
         given.arguments.update(op=dist.ReduceOp.SUM, async_op=False)
         wrapped(*given.args, **given.kwargs)
-        result = given.arguments[output]
+        result = _detached(given.arguments[output])
         result.div_(dist.get_world_size(group)) if is_average else result.mul_(op.factor)
         return Done() if is_asynchronous else None
 

@@ -15,44 +15,46 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 
 from .callers import Callers, source_of
+from .import_finders import found_after
 from .who_knows import INTERNAL, KNOWS
 
-_ASSERTS = re.compile(r"(?m)^\s*assert\b.*\.is_cuda\b")
+_ASSERTS = re.compile(r"(?m)^\s*assert\b[\s\S]{0,200}?\.is_cuda\b")
 _IMPORTS = re.compile(r"(?m)^\s*(?:from|import)\s+(?:flash_attn|rotary_emb|xformers)\b")
 
 
 class GpuAssertions(MetaPathFinder):
-    """Import finder that gives such modules a loader that leaves the assertions out; it finds no other module."""
+    """Import finder that gives these modules a loader of their own, and returns other specs unchanged."""
 
     def __init__(self, callers: Callers) -> None:
         self._callers = callers
 
     def install(self) -> None:
-        """Insert the finder just before Python's own, so that all other finders come first."""
+        """Find modules just before Python's own finder, so that finders of other tools come first."""
         sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
 
     def undo(self) -> None:
-        """Leave later imports to Python's own finder."""
+        """Leave later imports to the other finders."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module with such assertions, otherwise None."""
+        """Return the spec that later finders return; a module with such assertions gets another loader."""
         root = fullname.partition(".")[0]
-        if root in INTERNAL or root in KNOWS or root in sys.stdlib_module_names:
+        if self not in sys.meta_path or root in INTERNAL or root in KNOWS or root in sys.stdlib_module_names:
             return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or type(spec.loader) is not SourceFileLoader:
-            return None
-        file = spec.loader.path
-        if not self._callers.says_cuda(fullname, file):
-            return None
-        source = source_of(file)
-        if not (_ASSERTS.search(source) and _IMPORTS.search(source)):
-            return None
-        spec.loader = _Loader(fullname, file)
+        spec = found_after(self, fullname, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            file = spec.loader.path
+            if self._has_assertions(fullname, file):
+                spec.loader = _Loader(fullname, file)
         return spec
+
+    def _has_assertions(self, name: str, file: str) -> bool:
+        if not self._callers.says_cuda(name, file):
+            return False
+        source = source_of(file)
+        return bool(_ASSERTS.search(source) and _IMPORTS.search(source))
 
 
 class _Loader(SourceFileLoader):
@@ -60,14 +62,12 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        tree = _Remover().visit(ast.parse(self.get_data(path), path))
+        tree = ast.parse(self.get_data(path), path)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assert) and _is_about_gpus(node.test):
+                node.test, node.msg = ast.copy_location(ast.Constant(True), node.test), None
         code: CodeType = compile(tree, path, "exec", dont_inherit=True)
         return code
-
-
-class _Remover(ast.NodeTransformer):
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        return ast.copy_location(ast.Pass(), node) if _is_about_gpus(node.test) else node
 
 
 def _is_about_gpus(test: ast.expr) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from .callers import CUDA, Callers, is_own, to_run
 from .code_base import CudaCodeBase
 from .gpu_assertions import GpuAssertions
+from .import_finders import found_after
 
 _MEANS = {"cpu": "the CPU", "npu": "the NPU"}
 _PRINTED = "ASCEND_ADAPT_CUDA_CODE_PRINTED"
@@ -147,7 +148,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         self._in_progress.add(request)
         try:
-            spec = self._found_by_others(fullname, path, target)
+            spec = found_after(self, fullname, path, target)
         finally:
             self._in_progress.discard(request)
         if spec is not None and spec.origin and spec.has_location:
@@ -157,18 +158,6 @@ class _Finder(importlib.abc.MetaPathFinder):
     def remove(self) -> None:
         """Remove this finder from sys.meta_path."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-
-    def _found_by_others(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> ModuleSpec | None:
-        """Return the spec from the finders after this finder; finders before it have already been tried."""
-        finders = list(sys.meta_path)
-        for finder in finders[finders.index(self) + 1 :]:
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
-            if spec is not None:
-                return spec
-        return None
 
 
 def _has_torch_npu() -> bool:

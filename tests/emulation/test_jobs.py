@@ -68,6 +68,14 @@ def test_one_process_with_several_devices(job):
     assert "patches applied: not recorded, because no process is a rank" in ended[1].stderr
 
 
+def test_one_process_with_a_device_that_is_full(job):
+    """The other device, where two buffers of 31.7 GiB fit, does not wait for it."""
+    given = {"HCCL_BUFFSIZE": "32500", "HCCL_CONNECT_TIMEOUT": "5"}
+    ended = job("one_device_full.py", nproc=2, options=("--once",), **given).check()
+    assert "error code is 3 (memory error)" in ended.stdout
+    assert "device 1 has 68719476736 bytes" in ended.stdout
+
+
 def test_data_parallel(job, tmp_path):
     """Their recordings agree as well, in every module of every step."""
     ended = job("data_parallel.py", "npu", nproc=2, options=("--record", "npu")).check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from ascend_adapt.kernels import masks
 
@@ -19,16 +20,30 @@ def test_a_mask_of_just_the_future_is_causal(queries, keys):
 
 
 def test_a_mask_is_read_once_also_by_layers_that_are_recomputed(monkeypatch):
-    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool).triu_(1)
-    read = []
-    monkeypatch.setattr(masks, "hidden", lambda *given, **named: read.append(given) or mask)
+    mask, hidden, answers, read = torch.ones(1, 1, 4, 4, dtype=torch.bool).triu_(1), masks.hidden, [], []
+    monkeypatch.setattr(masks, "hidden", lambda *given, **named: read.append(given) or hidden(*given, **named))
+
+    def layer(x, mask):
+        answers.append(masks.is_causal(mask, 4, 4))
+        return x * 2
+
+    x = torch.ones(1, requires_grad=True)
+    y = x
     for _ in range(3):
-        assert masks.is_causal(mask.detach(), 4, 4)  # reentrant checkpointing detaches what a layer gets
-    assert len(read) == 1
-    assert masks.is_causal(mask.transpose(-1, -2), 4, 4) is False  # the same memory
+        y = checkpoint(layer, y, mask, use_reentrant=True)  # it detaches what a recomputed layer gets
+    y.backward()
+    assert (answers, len(read)) == ([True] * 6, 1)
     mask[..., 0, 0] = True
-    masks.is_causal(mask.detach(), 4, 4)
-    assert len(read) == 3
+    assert masks.is_causal(mask, 4, 4) is False
+
+
+def test_a_mask_in_the_same_memory_is_read_again():
+    """Collectives, ``.data`` and numpy write without a new version."""
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool).triu_(1)
+    assert masks.is_causal(mask.view(4, 4), 4, 4)
+    assert masks.is_causal(mask.transpose(-1, -2), 4, 4) is False
+    mask.numpy()[..., 0, 0] = True
+    assert masks.is_causal(mask.view(4, 4), 4, 4) is False
 
 
 def test_a_mask_that_was_read_is_not_kept_alive():

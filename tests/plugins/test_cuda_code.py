@@ -216,6 +216,23 @@ def test_a_module_that_calls_flash_attn_does_not_require_gpu_tensors(launch, tmp
     assert "False line 13 line 6\nline 10\n" in done.stdout
 
 
+def test_such_a_module_is_found_by_any_finder_and_may_be_deeply_nested(launch, tmp_path):
+    sums = f"x = {'+'.join(['1'] * 900)}\n"
+    (tmp_path / "editable").mkdir()
+    (tmp_path / "editable" / "copies.py").write_text(sums + ASSERTS_GPUS.format(imports="import flash_attn"))
+    done = launch(
+        "import importlib.util, sys, torch\n"
+        "class Editable:  # as pip install -e puts it at the end\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        file = 'editable/copies.py' if name == 'copies' else None\n"
+        "        return file and importlib.util.spec_from_file_location(name, file)\n"
+        "sys.meta_path.append(Editable())\n"
+        "import copies\n"
+        "print(copies.copied(torch.ones(1, 3).cuda()), copies.x)"
+    )
+    assert "False 900" in done.stdout
+
+
 def test_a_code_base_with_a_fallback_for_apex_keeps_it(launch, tmp_path):
     (tmp_path / "megatron").mkdir()
     with_fallback = "try:\n    from apex.optimizers import FusedAdam\nexcept ImportError:\n    FusedAdam = None\n"

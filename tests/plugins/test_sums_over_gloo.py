@@ -50,9 +50,11 @@ def test_a_sum_has_its_factor(name, options):
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
-@pytest.mark.parametrize("name", ["all_gather_into_tensor", "all_gather_single"])
+@pytest.mark.parametrize(
+    "name", ["all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single"]
+)
 @pytest.mark.parametrize("which", ["input", "output"])
-def test_tensors_with_gradients_are_gathered(name, which):
+def test_tensors_with_gradients_are_gathered_and_scattered(name, which):
     given = torch.tensor([1.0, 2.0], requires_grad=which == "input") * 2
     output = torch.zeros(2, requires_grad=which == "output")
     with ascend_adapt.enabled(device="cpu"):
@@ -60,3 +62,21 @@ def test_tensors_with_gradients_are_gathered(name, which):
     assert output.tolist() == [2, 4]
     assert output.requires_grad == (which == "output")  # without the patch, an error or a recorded copy
     assert given.requires_grad == (which == "input")
+
+
+def test_tensors_with_gradients_are_averaged():
+    leaf = torch.tensor([1.0, 2.0], requires_grad=True)
+    with ascend_adapt.enabled(device="cpu"):
+        dist.all_reduce(leaf, op=dist.ReduceOp.AVG)
+    assert leaf.tolist() == [1, 2]
+    assert leaf.is_leaf
+
+
+def test_hooks_that_compress_gradients_keep_their_checks():
+    def bf16_compress_hook(state, bucket: int):
+        raise AssertionError("not registered")
+
+    with ascend_adapt.enabled(device="cpu"):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+        with pytest.raises(ValueError, match="bucket annotation should be"):
+            model.register_comm_hook(None, bf16_compress_hook)

@@ -60,7 +60,6 @@ int emulated_failure(int code, const char *format, ...) __attribute__((format(pr
 int64_t emulated_now_ns(void);
 int emulated_device_count(void);
 int emulated_current_device(void);
-int aclrtSetDevice(int32_t device);
 
 /* Reserve bytes of a device; return OUT_OF_MEMORY if the device lacks them. Negative numbers release bytes. */
 int emulated_charge(int device, int64_t bytes);

@@ -230,13 +230,14 @@ API int HcclGetRootInfo(unsigned char *root_info)
     return getrandom(root_info, SECRET_BYTES, 0) == SECRET_BYTES ? OK : E_SYSCALL;
 }
 
-/* Of the configuration names and the buffer have an effect here, not algorithms and where collectives run. */
-API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info, uint32_t rank, const Config *config,
-                                   Communicator **out)
+/* A communicator with its buffer, not yet connected; NULL without memory for it.
+ * Of the configuration names and the buffer have an effect here, not algorithms and where collectives run.
+ */
+static Communicator *prepared(uint32_t size, const unsigned char *root_info, uint32_t rank, int device, const Config *config)
 {
     Communicator *comm = calloc(1, sizeof *comm);
     if (comm == NULL)
-        return E_MEMORY;
+        return NULL;
     comm->mesh.size = (int)size;
     comm->mesh.rank = (int)rank;
     memcpy(comm->secret, root_info, sizeof comm->secret);
@@ -244,20 +245,43 @@ API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info
         snprintf(comm->name, sizeof comm->name, "%s", config->communicator_name);
     else
         snprintf(comm->name, sizeof comm->name, "hccl-%02x%02x%02x%02x", root_info[0], root_info[1], root_info[2], root_info[3]);
-    comm->buffer = take_buffer(emulated_current_device(), config);
+    comm->buffer = take_buffer(device, config);
     if (comm->buffer == NULL) {
         free(comm);
-        return E_MEMORY;
+        return NULL;
     }
     pthread_mutex_init(&comm->lock, NULL);
     pthread_cond_init(&comm->changed, NULL);
+    return comm;
+}
+
+/* Connect a communicator to its peers, which takes until all of them do so; return NULL if it failed. */
+static void *connected(void *prepared)
+{
+    Communicator *comm = prepared;
     const char *timeout = getenv("HCCL_CONNECT_TIMEOUT");
-    if (!mesh_connect(&comm->mesh, root_info, timeout != NULL && atoi(timeout) > 0 ? atoi(timeout) : 120) ||
-        !name_ranks(comm) || pthread_create(&comm->worker, NULL, work, comm) != 0) {
+    int good = mesh_connect(&comm->mesh, comm->secret, timeout != NULL && atoi(timeout) > 0 ? atoi(timeout) : 120) &&
+               name_ranks(comm) && pthread_create(&comm->worker, NULL, work, comm) == 0;
+    return good ? comm : NULL;
+}
+
+/* Free a communicator that has no worker. */
+static void discard(Communicator *comm)
+{
+    mesh_close(&comm->mesh);
+    release_buffer(comm->buffer);
+    free(comm);
+}
+
+API int HcclCommInitRootInfoConfig(uint32_t size, const unsigned char *root_info, uint32_t rank, const Config *config,
+                                   Communicator **out)
+{
+    Communicator *comm = prepared(size, root_info, rank, emulated_current_device(), config);
+    if (comm == NULL)
+        return E_MEMORY;
+    if (connected(comm) == NULL) {
         emulated_failure(E_INTERNAL, "HCCL: %s", comm->mesh.failure);
-        mesh_close(&comm->mesh);
-        release_buffer(comm->buffer);
-        free(comm);
+        discard(comm);
         return E_INTERNAL;
     }
     *out = comm;
@@ -269,47 +293,48 @@ API int HcclCommInitRootInfo(uint32_t size, const unsigned char *root_info, uint
     return HcclCommInitRootInfoConfig(size, root_info, rank, NULL, out);
 }
 
-/* One rank of HcclCommInitAll. It connects in its own thread, because each rank waits for all others. */
-typedef struct Member {
-    const unsigned char *secret;
-    uint32_t size, rank;
-    int32_t device;
-    Communicator **out;
-    int result;
-    pthread_t thread;
-} Member;
-
-static void *join(void *argument)
+API int HcclCommDestroy(Communicator *comm)
 {
-    Member *member = argument;
-    member->result = aclrtSetDevice(member->device);
-    if (member->result == OK)
-        member->result = HcclCommInitRootInfo(member->size, member->secret, member->rank, member->out);
-    return NULL;
+    pthread_mutex_lock(&comm->lock);
+    comm->is_closing = 1;
+    pthread_cond_signal(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    pthread_join(comm->worker, NULL);
+    discard(comm);
+    return OK;
 }
 
-/* Create one communicator for each device of this process, for torch.nn.DataParallel. */
+/* Communicators of this process alone, one for each device, as torch.nn.DataParallel uses them. All are prepared
+ * before the first connects, in a thread of its own, because a rank waits for all others.
+ */
 API int HcclCommInitAll(uint32_t size, int32_t *devices, Communicator **out)
 {
     unsigned char secret[SECRET_BYTES];
+    uint32_t count = (uint32_t)emulated_device_count();
+    for (uint32_t rank = 0; rank < size; rank++)
+        if (size > count || (uint32_t)devices[rank] >= count)
+            return emulated_failure(E_PARAMETER, "HCCL: HcclCommInitAll of %u devices, also of device %d, expected devices of this machine's %u",
+                                    size, devices[rank], count);
     if (HcclGetRootInfo(secret) != OK)
         return E_SYSCALL;
-    Member *members = calloc(size, sizeof *members);
-    if (members == NULL)
-        return E_MEMORY;
-    uint32_t started = 0;
-    int result = OK;
-    for (; started < size && result == OK; started += result == OK) {
-        Member *member = &members[started];
-        *member = (Member){.secret = secret, .size = size, .rank = started, .device = devices[started], .out = &out[started]};
-        result = pthread_create(&member->thread, NULL, join, member) == 0 ? OK : E_INTERNAL;
+    for (uint32_t rank = 0; rank < size; rank++) {
+        out[rank] = prepared(size, secret, rank, devices[rank], NULL);
+        if (out[rank] == NULL) {
+            while (rank-- > 0)
+                discard(out[rank]);
+            return E_MEMORY;
+        }
     }
-    for (uint32_t i = 0; i < started; i++) {
-        pthread_join(members[i].thread, NULL);
-        if (result == OK)
-            result = members[i].result;
-    }
-    free(members);
+    pthread_t threads[MAX_DEVICES];
+    int has_thread[MAX_DEVICES], result = OK;
+    for (uint32_t rank = 0; rank < size; rank++)
+        has_thread[rank] = pthread_create(&threads[rank], NULL, connected, out[rank]) == 0;
+    void *ends[MAX_DEVICES] = {NULL};
+    for (uint32_t rank = 0; rank < size; rank++)
+        if (!has_thread[rank] || pthread_join(threads[rank], &ends[rank]) != 0 || ends[rank] == NULL)
+            result = emulated_failure(E_INTERNAL, "HCCL: %s", out[rank]->mesh.failure);
+    for (uint32_t rank = 0; result != OK && rank < size; rank++)
+        ends[rank] != NULL ? (void)HcclCommDestroy(out[rank]) : discard(out[rank]);
     return result;
 }
 
@@ -333,19 +358,6 @@ API int HcclCreateSubCommConfig(Communicator **parent, uint32_t size, const uint
     for (size_t i = 0; i < sizeof hash; i++)
         secret[i] ^= (unsigned char)(hash >> 8 * i);
     return HcclCommInitRootInfoConfig(size, secret, rank, config, out);
-}
-
-API int HcclCommDestroy(Communicator *comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    comm->is_closing = 1;
-    pthread_cond_signal(&comm->changed);
-    pthread_mutex_unlock(&comm->lock);
-    pthread_join(comm->worker, NULL);
-    mesh_close(&comm->mesh);
-    release_buffer(comm->buffer);
-    free(comm);
-    return OK;
 }
 
 API int HcclGetCommName(Communicator *comm, char *name)

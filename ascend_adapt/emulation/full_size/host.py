@@ -54,12 +54,13 @@ def _bounded(operator: Any) -> Callable[..., Any]:
 
     def run(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         is_mask = base in masks.CUT and masks.write(args[0], lambda tensor: tensor)
+        written = [args[place] for place in places] + [kwargs[out] for out in outs]
         if values.computing.depth or not (_has_large(args) or _has_large(kwargs.values())):
+            masks.forget_numbers(remembered.tensors_in(written))
             result = original.call_boxed(keyset, *_with_tensors(args, takes_tensor), **kwargs)
             if is_mask:
                 values.note_mask(result, True)
             return result
-        written = [args[place] for place in places] + [kwargs[out] for out in outs]
         masks.forget(remembered.tensors_in(written))
         if not written:
             result = operator(*map(_as_meta, args), **{key: _as_meta(value) for key, value in kwargs.items()})

@@ -58,6 +58,14 @@ def forget(tensors: Iterable[torch.Tensor]) -> None:
         values.note_mask(tensor, False)
 
 
+def forget_numbers(tensors: Iterable[torch.Tensor]) -> None:
+    """Note that a call wrote to parts of tensors, so that one number no longer fills them."""
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if getattr(storage, "number_at_full_size", None) is not None and not values.is_mask(storage):
+            storage.number_at_full_size = None
+
+
 def write(tensor: torch.Tensor, memory: Callable[[torch.Tensor], torch.Tensor]) -> bool:
     """Write the number noted for a tensor to its memory, if it can be a mask; return whether it holds values."""
     storage = tensor.untyped_storage()

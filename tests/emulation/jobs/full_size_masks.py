@@ -18,6 +18,12 @@ def below(diagonal):
     return torch.tril(diagonal) < 0.5
 
 
+def overwritten_on_the_host():
+    mask = ones("cpu")
+    mask[:, 0] = 0.0  # a view that is small enough to be written
+    return mask
+
+
 columns = torch.arange(1, device="npu")
 unknown = torch.empty(SIDE, SIDE, device="npu")
 masks = {
@@ -31,6 +37,7 @@ masks = {
     "other: of unknown values": below(unknown),
     "other: overwritten by unknown values": below(ones().copy_(unknown)),
     "other: one column overwritten": below(ones().index_fill_(1, columns, 0.0)),
+    "other: one column overwritten on the host": below(overwritten_on_the_host()).npu(),
     "other: overwritten after it was cut": below(ones().tril_().mul_(unknown)),
 }
 for name, mask in masks.items():
