@@ -112,8 +112,8 @@ _causal: dict[Any, tuple[Any, int, Any, bool]] = {}
 def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
     """Return whether a bool mask is exactly causal.
 
-    Cached, because all layers of a step use the same tensor. In a backward pass, a recomputed layer gets a new tensor on
-    the same memory. Elsewhere a new tensor is read again: collectives write to memory without a new version.
+    Cached, because all layers of a step use the same tensor. In a backward pass, a recomputed layer gets a new tensor
+    on the same memory. Elsewhere a new tensor is read again, because collectives write to memory without a new version.
     """
     import torch
 
