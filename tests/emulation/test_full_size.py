@@ -173,7 +173,9 @@ def test_fsdp2_and_zero_shard_what_they_should(jobs):
         assert found.keys() == expected.keys()
         for kind, each in expected.items():
             assert each <= found[kind] / parameters <= each + 2.1, kind
-    assert of_rank(ended, 1)["memory"]["1"]["by_purpose"]["weights"] > 0
+    memory = of_rank(ended, 1)["memory"]["1"]
+    assert memory["by_purpose"]["weights"] > 0
+    assert len(memory["steps"]) == len(expected) * 2
 
 
 def test_the_native_trainer_at_full_size(launch, tmp_path):

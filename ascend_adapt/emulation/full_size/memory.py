@@ -46,7 +46,7 @@ _purpose: dict[int, tuple[str, location.Line]] = {}
 _since_backward: list[int] = []
 """Addresses allocated between a backward pass and what follows: a step of the optimizer, or the next forward pass."""
 _library: list[Any] = []
-_state: dict[str, Any] = {"in_optimizer": False, "is_after_backward": False, "looks": False}
+_state: dict[str, Any] = {"in_optimizer": False, "is_after_backward": False, "looks": False, "steps": 0}
 
 
 @dataclass
@@ -293,9 +293,13 @@ def _begin_step(optimizer: Any, *call: Any) -> None:
 
 
 def _end_step(optimizer: Any, *call: Any) -> None:
-    _state["in_optimizer"] = False
+    # DeepSpeed's ZeRO calls its optimizer once for each group of parameters; the last call of a step is recorded.
+    has_ended = _state["steps"] == report.tally.steps
+    _state.update(in_optimizer=False, steps=report.tally.steps)
     for device in range(torch.npu.device_count()):
         if device in usage and len(usage[device].steps) < _MOST_STEPS:
+            if has_ended and usage[device].steps:
+                usage[device].steps.pop()
             usage[device].steps.append(
                 {
                     "allocated": torch.npu.memory_allocated(device),
@@ -304,7 +308,7 @@ def _end_step(optimizer: Any, *call: Any) -> None:
                 }
             )
     if optimizer is _optimizers[0]():
-        work.end_step()
+        work.end_step(has_ended)
         if len(work.steps) == steps() and not _state.get("is_ending"):
             _state["is_ending"] = True
             ending.end(steps(), _state["write"])

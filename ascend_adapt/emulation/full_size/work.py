@@ -10,9 +10,9 @@ steps: list[tuple[int, int, list[dict[str, Any]]]] = []
 """For each optimizer step: cumulative floating-point operations, recomputed operations, and collectives."""
 
 
-def end_step() -> None:
-    """Record the cumulative counts; ZeRO of DeepSpeed calls its optimizer once per group, which counts as one step."""
-    if steps and steps[-1][0] == report.tally.flops:
+def end_step(has_ended: bool) -> None:
+    """Record the cumulative counts; if this step has already ended with an earlier call, replace its record."""
+    if has_ended:
         steps.pop()
     steps.append(_so_far())
 

@@ -49,7 +49,8 @@ def zero(stage):
         "zero_optimization": {"stage": stage, "reduce_bucket_size": 1 << 20, "stage3_prefetch_bucket_size": 1 << 20},
     }
     model = build("cpu")
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    groups = [{"params": [one]} for one in model.parameters()]
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
 
     def step(x):
         engine.backward(engine(x).float().sum())
