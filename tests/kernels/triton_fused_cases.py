@@ -24,6 +24,7 @@ from ascend_adapt.kernels.operators.gelu import _triton as gelu
 from ascend_adapt.kernels.operators.norms import NormsCall
 from ascend_adapt.kernels.operators.norms import _triton as norms
 from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
+from ascend_adapt.kernels.partial_sums import added
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -202,6 +203,17 @@ def test_adamw_keeps_the_addresses_that_a_graph_reads_at_each_replay(monkeypatch
     captured, eager = read[0](), read[1]()
     assert captured.tolist()[1] == kept[0].data_ptr()
     assert eager is None
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 528, 70), (2, 17, 1030)], ids=str)
+def test_partial_sums_are_added_for_each_kind(shape):
+    torch.manual_seed(0)
+    sums = torch.randn(shape, device=DEVICE)
+    for dtypes in ([torch.float32] * shape[0], [torch.bfloat16] * shape[0], [torch.float32, *DTYPES][: shape[0]]):
+        found, exact = added(sums, dtypes), sums.double().sum(1)
+        assert [each.dtype for each in found] == dtypes
+        for each, right in zip(found, exact, strict=True):
+            torch.testing.assert_close(each, right.to(each.dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

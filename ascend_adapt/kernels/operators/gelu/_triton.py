@@ -11,6 +11,7 @@ import triton.language as tl
 from ascend_adapt.kernels.column_sums import Strips, strips
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.gelu import GeluCall
+from ascend_adapt.kernels.partial_sums import added
 from ascend_adapt.kernels.triton_launch import Launcher
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -52,9 +53,9 @@ class _Gelu(torch.autograd.Function):
         columns = x.shape[-1]
         rows = x.numel() // columns
         cut = strips(rows, columns, x.device, per_processor=8)
-        sums = torch.empty(cut.groups, columns, dtype=torch.float32, device=x.device)
+        sums = torch.empty(1, cut.groups, columns, dtype=torch.float32, device=x.device)
         _launch_gradient(cut.programs, grad, x, bias, dx, sums, rows, columns, *_of(cut), ctx.approximate, warps=4)
-        return dx, sums.sum(0).to(bias.dtype), None
+        return dx, *added(sums, [bias.dtype]), None
 
 
 def _of(cut: Strips) -> tuple[int, int, int]:
