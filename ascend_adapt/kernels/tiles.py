@@ -14,6 +14,7 @@ from ascend_adapt.errors import KernelError
 
 ON_CHIP_BYTES = 192 * 1024
 GRID_LIMIT = 65535
+_STAGES = 3
 WIDEST = 8192
 """Maximum number of elements of a row in one tile. Wider rows take several tiles."""
 
@@ -51,6 +52,32 @@ def programs(rows: int, cut: Tiles, device: str) -> int:
     wanted = -(-rows // cut.rows)
     # One program per row measured 6-8 % faster on an H100 than one program per multiprocessor.
     return wanted if device == "cuda" else min(wanted, GRID_LIMIT)
+
+
+def stages(cut: Tiles, *loaded: Any) -> int:
+    """Return the number of stages of a kernel's loop that loads a tile of each of the tensors ``loaded`` at a time.
+
+    With three stages, the loads of the next two tiles run while one is computed, if shared memory can hold them.
+    """
+    used = (_STAGES - 1) * cut.rows * cut.width * sum(each.element_size() for each in loaded)
+    return _STAGES if used <= _shared_bytes(loaded[0].device) else 1
+
+
+@functools.cache
+def _shared_bytes(device: Any) -> int:
+    if device.type != "cuda":
+        return 0
+    import torch
+
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
+
+
+def programs_at_once(rows: int, cut: Tiles, per_processor: int, device: Any) -> int:
+    """Return the number of programs for ``rows`` rows, at most ``per_processor`` per multiprocessor of the device.
+
+    Each program then loops over tiles, and can load the next ones while it computes.
+    """
+    return min(programs(rows, cut, device.type), per_processor * multiprocessors(device))
 
 
 def multiprocessors(device: Any) -> int:

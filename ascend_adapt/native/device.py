@@ -19,6 +19,9 @@ from ascend_adapt.whole_numbers import of_variable
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 """Collective communication backend of each kind of device."""
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+"""Environment variable with the size and number of cuBLAS's workspaces."""
+
 
 def of_this_rank(kind: str | None = None) -> torch.device:
     """Return the device of this rank, chosen by LOCAL_RANK, and make it the current device.
@@ -74,9 +77,20 @@ def set_deterministic(environ: MutableMapping[str, str]) -> None:
         # Not warn_only: flash attention's gradients would not be deterministic.
         torch.use_deterministic_algorithms(True)
         # Without this variable torch raises an error at every matrix product on a GPU.
-        environ["CUBLAS_WORKSPACE_CONFIG"] = environ.get("CUBLAS_WORKSPACE_CONFIG") or ":4096:8"
+        environ[WORKSPACE] = environ.get(WORKSPACE) or ":4096:8"
         # Filling adds a kernel to every torch.empty; nothing here reads uninitialized memory.
         torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def schedule_matmuls_statically(device: torch.device, environ: MutableMapping[str, str]) -> None:
+    """Make cuBLAS assign the tiles of a matmul to multiprocessors in advance, on GPUs of compute capability 9.0.
+
+    With a workspace it counts tiles there, and clears the counter before each matmul: GPT-2 345M is 3 % slower on an
+    H200. Settings of the user are kept. torch reads the variables at the first matmul of the process.
+    """
+    if device.type == "cuda" and WORKSPACE not in environ and torch.cuda.get_device_capability(device) == (9, 0):
+        environ[WORKSPACE] = ":0:0"
+        environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "0")
 
 
 def of_counters(device: torch.device) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from ascend_adapt.native import device
@@ -25,3 +26,21 @@ def test_another_job_is_left_alone() -> None:
     for environ in ({}, {"ASCEND_ADAPT_DETERMINISTIC": "0"}, {"ASCEND_ADAPT_DETERMINISTIC": "false"}):
         device.set_deterministic(environ)
         assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(
+    ("kind", "capability", "environ", "added"),
+    [
+        ("cuda", (9, 0), {}, {"CUBLAS_WORKSPACE_CONFIG": ":0:0", "CUBLASLT_WORKSPACE_SIZE": "0"}),
+        ("cuda", (9, 0), {"CUBLASLT_WORKSPACE_SIZE": "32"}, {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}),
+        # As --deterministic sets it, or the user.
+        ("cuda", (9, 0), {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, {}),
+        ("cuda", (8, 0), {}, {}),
+        ("npu", (9, 0), {}, {}),
+    ],
+)
+def test_cublas_has_no_workspace_on_hopper_unless_it_was_set(monkeypatch, kind, capability, environ, added) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    found = dict(environ)
+    device.schedule_matmuls_statically(torch.device(kind, 0), found)
+    assert found == {**environ, **added}

@@ -15,11 +15,12 @@ import triton.language as tl
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.add_norm import AddNormCall
 from ascend_adapt.kernels.partial_sums import added
-from ascend_adapt.kernels.tiles import WIDEST, Tiles, multiprocessors, programs, tiles
+from ascend_adapt.kernels.tiles import WIDEST, Tiles, programs_at_once, stages, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
-# Elements per thread, rows per tile and programs per multiprocessor, tuned on an H200 at widths 1024, 2048 and 6144.
-_OF_THREAD, _ROWS, _ROWS_UP_TO, _PER_PROCESSOR = 16, 2, 2048, 4
+# Elements per thread, rows per tile, warps of a multiprocessor, and in backward the widest tile of several rows and the
+# programs per multiprocessor; tuned on an H200 at widths 1024, 2048, 4096 and 6144.
+_OF_THREAD, _ROWS, _WARPS, _ROWS_UP_TO, _PER_PROCESSOR = 32, 2, 64, 4096, 4
 # Philox with seven rounds passes the usual tests of randomness; the default of ten takes longer than the norm itself.
 _ROUNDS = tl.constexpr(7)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -63,14 +64,14 @@ class _AddNorm(torch.autograd.Function):
         x, branch, weight = x.contiguous(), branch.contiguous(), weight.contiguous()
         branch_bias, bias = (None if each is None else each.contiguous() for each in (branch_bias, bias))
         columns = x.shape[-1]
-        rows, cut = x.numel() // columns, _cut(columns, 5)
+        rows, cut = x.numel() // columns, _cut(columns, 5, WIDEST)
         total, norm = torch.empty_like(x), torch.empty_like(x)
         mean, scale = torch.empty(2, rows, dtype=torch.float32, device=x.device)
         _launch_forward(
-            programs(rows, cut, x.device.type),
+            programs_at_once(rows, cut, _WARPS // cut.warps, x.device),
             x, branch, branch_bias, weight, bias, total, norm, mean, scale, seed, rows, columns, float(eps),
             *_dropout(dropout_p), not rms, branch_bias is not None, bias is not None, dropout_p > 0,
-            cut.rows, cut.width, warps=cut.warps,
+            cut.rows, cut.width, stages(cut, x, branch), warps=cut.warps,
         )  # fmt: skip
         ctx.rms, ctx.dropout_p = rms, dropout_p
         ctx.dtypes = branch_bias is not None and branch_bias.dtype, bias is not None and bias.dtype
@@ -86,9 +87,9 @@ class _AddNorm(torch.autograd.Function):
         if of_norm is None:
             of_norm = torch.zeros_like(total)
         columns = total.shape[-1]
-        rows, cut = total.numel() // columns, _cut(columns, 6)
+        rows, cut = total.numel() // columns, _cut(columns, 6, _ROWS_UP_TO)
         # Each program sums the gradients of weight and biases over its rows. Adding these in order is deterministic.
-        count = min(programs(rows, cut, total.device.type), _PER_PROCESSOR * multiprocessors(total.device))
+        count = programs_at_once(rows, cut, _PER_PROCESSOR, total.device)
         dx = torch.empty_like(total)
         of_branch = torch.empty_like(total) if ctx.dropout_p else dx
         branch_dtype, bias_dtype = ctx.dtypes
@@ -98,7 +99,7 @@ class _AddNorm(torch.autograd.Function):
             count,
             of_norm, of_total, total, weight, mean, scale, seed, dx, of_branch, sums, rows, columns,
             *_dropout(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype), bool(bias_dtype),
-            ctx.dropout_p > 0, cut.rows, cut.width, warps=cut.warps,
+            ctx.dropout_p > 0, cut.rows, cut.width, stages(cut, of_norm, total, total), warps=cut.warps,
         )  # fmt: skip
         of_weight, *others = added(sums, dtypes)
         of_bias = others.pop() if bias_dtype else None
@@ -106,10 +107,10 @@ class _AddNorm(torch.autograd.Function):
         return dx, of_branch, of_branch_bias, of_weight, of_bias, None, None, None, None
 
 
-def _cut(columns: int, live: int) -> Tiles:
+def _cut(columns: int, live: int, rows_up_to: int) -> Tiles:
     """Return tiles of a few rows, so that loads of several rows are in flight while one row is summed."""
     cut = tiles(max(columns, 8), live=live)
-    rows = cut.rows * (_ROWS if cut.width <= _ROWS_UP_TO else 1)
+    rows = cut.rows * (_ROWS if cut.width <= rows_up_to else 1)
     return replace(cut, rows=rows, warps=min(16, max(2, rows * cut.width // (32 * _OF_THREAD))))
 
 
@@ -132,7 +133,7 @@ def _kept(key, row, columns, least, ROWS: tl.constexpr, TILE: tl.constexpr):
 def _add_norm_kernel(
     x, branch, branch_bias, weight, bias, total, norm, mean, scale, seed, rows, columns, eps, dropped, kept_scale,
     CENTRED: tl.constexpr, BRANCH_BIAS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, TILE)[None, :]
     inside = column < columns
@@ -144,7 +145,7 @@ def _add_norm_kernel(
     if DROPOUT:
         key = tl.load(seed)
         least = tl.full((), dropped, tl.uint32) << 16
-    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS)[:, None]
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
         values = tl.load(branch + place, mask=here, other=0.0).to(tl.float32)
@@ -173,7 +174,7 @@ def _add_norm_kernel(
 def _add_norm_gradient_kernel(
     of_norm, of_total, total, weight, mean, scale, seed, dx, of_branch, sums, rows, columns, dropped, kept_scale,
     CENTRED: tl.constexpr, OF_TOTAL: tl.constexpr, BRANCH_BIAS: tl.constexpr, BIAS: tl.constexpr,
-    DROPOUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    DROPOUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, TILE)[None, :]
     inside = column < columns
@@ -186,7 +187,7 @@ def _add_norm_gradient_kernel(
     if DROPOUT:
         key = tl.load(seed)
         least = tl.full((), dropped, tl.uint32) << 16
-    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS)[:, None]
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
         values = tl.load(total + place, mask=here, other=0.0).to(tl.float32)

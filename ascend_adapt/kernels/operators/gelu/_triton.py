@@ -63,9 +63,10 @@ def _of(cut: Strips) -> tuple[int, int, int]:
 
 
 @triton.jit
-def _share(u, square):
-    """Return (1 + tanh(z)) / 2 of the tanh approximation as a sigmoid of 2 z, which takes half of the instructions."""
-    return 1.0 / (1.0 + tl.exp(-1.5957691216057308 * u * (1.0 + 0.044715 * square)))
+def _tanh(x):
+    e = tl.exp(-2.0 * tl.abs(x))
+    y = (1.0 - e) / (1.0 + e)
+    return tl.where(x < 0, -y, y)
 
 
 @triton.jit
@@ -81,7 +82,8 @@ def _gelu_kernel(
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
         u = tl.load(x + place, mask=here, other=0.0).to(tl.float32) + b
         if TANH:
-            share = _share(u, u * u)
+            # (1 + tanh(z)) / 2 is a sigmoid of 2 z, which takes fewer instructions.
+            share = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * u * (1.0 + 0.044715 * u * u)))
         else:
             share = 0.5 * (1.0 + tl.erf(u * 0.7071067811865476))
         tl.store(y + place, (u * share).to(y.dtype.element_ty), mask=here)
@@ -104,9 +106,10 @@ def _gelu_gradient_kernel(
         u = tl.load(x + place, mask=here, other=0.0).to(tl.float32) + b
         g = tl.load(grad + place, mask=here, other=0.0).to(tl.float32)
         if TANH:
-            square = u * u
-            share = _share(u, square)
-            d = share + u * share * (1.0 - share) * (1.5957691216057308 * (1.0 + 0.134145 * square))
+            # Here, on an H200, the sigmoid is slower.
+            inner = _tanh(0.7978845608028654 * (u + 0.044715 * u * u * u))
+            slope = 0.7978845608028654 * (1.0 + 0.134145 * u * u)
+            d = 0.5 * (1.0 + inner) + 0.5 * u * (1.0 - inner * inner) * slope
         else:
             d = 0.5 * (1.0 + tl.erf(u * 0.7071067811865476)) + u * 0.3989422804014327 * tl.exp(-0.5 * u * u)
         d = d * g

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,12 @@ import triton.language as tl
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
 from ascend_adapt.kernels.partial_sums import added
-from ascend_adapt.kernels.tiles import WIDEST, multiprocessors, programs, tiles
+from ascend_adapt.kernels.tiles import WIDEST, programs_at_once, stages, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
+
+# Warps of a multiprocessor. Backward: elements of a row per warp, and programs per multiprocessor at most. Tuned on an
+# H200 at widths 1024, 2048, 4096 and 6144.
+_WARPS, _OF_WARP, _MOST = 64, 512, 8
 
 
 def supports(call: Any) -> str:
@@ -51,9 +56,9 @@ class _Norm(torch.autograd.Function):
         y = torch.empty_like(x)
         mean, scale = torch.empty(2, rows, dtype=torch.float32, device=x.device)
         _launch_forward(
-            programs(rows, cut, x.device.type),
+            programs_at_once(rows, cut, _WARPS // cut.warps, x.device),
             x, weight, bias, y, mean, scale, rows, columns, float(eps),
-            centred, bias is not None, cut.rows, cut.width, warps=cut.warps,
+            centred, bias is not None, cut.rows, cut.width, stages(cut, x), warps=cut.warps,
         )  # fmt: skip
         ctx.centred, ctx.has_bias = centred, bias is not None
         ctx.save_for_backward(x, weight, mean, scale)
@@ -66,14 +71,15 @@ class _Norm(torch.autograd.Function):
         grad = grads[0].contiguous()
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, tiles(columns, live=6)
+        cut = replace(cut, warps=max(cut.warps, cut.width // _OF_WARP))
         # Each program sums the weight's gradient over its rows. Adding these sums in order is deterministic.
-        count = min(programs(rows, cut, x.device.type), 8 * multiprocessors(x.device))
+        count = programs_at_once(rows, cut, min(_MOST, _WARPS // 2 // cut.warps), x.device)
         dx = torch.empty_like(x)
         sums = torch.empty(1 + ctx.has_bias, count, columns, dtype=torch.float32, device=x.device)
         _launch_gradient(
             count,
             grad, x, weight, mean, scale, dx, sums, rows, columns,
-            ctx.centred, ctx.has_bias, cut.rows, cut.width, warps=cut.warps,
+            ctx.centred, ctx.has_bias, cut.rows, cut.width, stages(cut, x, grad), warps=cut.warps,
         )  # fmt: skip
         of_weight, *of_bias = added(sums, [weight.dtype] * len(sums))
         return dx, of_weight, of_bias[0] if of_bias else None, None, None
@@ -82,14 +88,14 @@ class _Norm(torch.autograd.Function):
 @triton.jit
 def _forward_kernel(
     x, weight, bias, y, mean, scale, rows, columns, eps,
-    CENTRED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    CENTRED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, TILE)[None, :]
     inside = column < columns
     w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     if BIAS:
         b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
-    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS)[:, None]
         start, here = row.to(tl.int64) * columns, inside & (row < rows)
         values = tl.load(x + start + column, mask=here, other=0.0).to(tl.float32)
@@ -108,14 +114,14 @@ def _forward_kernel(
 @triton.jit
 def _gradient_kernel(
     grad, x, weight, mean, scale, dx, sums, rows, columns,
-    CENTRED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    CENTRED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, TILE)[None, :]
     inside = column < columns
     w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
     sum_w = tl.zeros((ROWS, TILE), tl.float32)
     sum_b = tl.zeros((ROWS, TILE), tl.float32)
-    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS)[:, None]
         start, here = row.to(tl.int64) * columns, inside & (row < rows)
         values = tl.load(x + start + column, mask=here, other=0.0).to(tl.float32)

@@ -14,7 +14,7 @@ from ascend_adapt.kernels.operators.norms import NormsCall
 from ascend_adapt.kernels.tensor_lists import DTYPES, load
 from ascend_adapt.kernels.triton_launch import Launcher
 
-_TILE, _TILES, _WARPS = 4096, 16, 4
+_TILE, _TILES, _WARPS = 8192, 8, 8
 _CHUNK = _TILE * _TILES
 """Number of elements per program."""
 _SUMS = 1024
