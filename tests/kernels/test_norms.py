@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from error_bounds import COMPUTED_IN, ELEMENTARY, relative
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import norms, requests
@@ -20,8 +21,9 @@ def test_they_are_those_of_float64(backend, dtype):
     tensors = [torch.randn(300, 70).to(dtype), torch.randn(5).to(dtype), torch.zeros(0, dtype=dtype)]
     found = norms([*tensors, tensors[0].T])
     expected = [float(each.double().norm()) for each in [*tensors, tensors[0]]]
-    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+    assert found.dtype == COMPUTED_IN[dtype]
+    bound = relative((tensors[0].numel() + ELEMENTARY, COMPUTED_IN[dtype]))
+    assert found.tolist() == pytest.approx(expected, rel=bound)
 
 
 def test_nan_and_inf_stay_with_their_tensor():

@@ -36,7 +36,7 @@ def test_another_job_is_left_alone() -> None:
         # As --deterministic sets it, or the user.
         ("cuda", (9, 0), {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, {}),
         ("cuda", (8, 0), {}, {}),
-        ("npu", (9, 0), {}, {}),
+        ("cpu", (9, 0), {}, {}),
     ],
 )
 def test_cublas_has_no_workspace_on_hopper_unless_it_was_set(monkeypatch, kind, capability, environ, added) -> None:

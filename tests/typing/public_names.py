@@ -50,6 +50,7 @@ from ascend_adapt.kernels import (
     linear_cross_entropy,
     masked_out_from_keep,
     masked_softmax,
+    norms,
     rms_norm,
     rotary,
     swiglu,
@@ -113,7 +114,7 @@ DATA = (
 )
 KERNELS = (
     *(adamw, add_norm, attention, cross_entropy, fuses, gelu, layer_norm, linear_cross_entropy, masked_out_from_keep),
-    *(masked_softmax, rms_norm, rotary, split_fused_qkv, swiglu),
+    *(masked_softmax, norms, rms_norm, rotary, split_fused_qkv, swiglu),
 )
 
 

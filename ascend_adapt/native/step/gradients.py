@@ -34,7 +34,9 @@ class Norms:
             group = [there[place] for place in places]
             norms.append(kernels.norms([tensor for _, tensor in group]))
             parameters += [one for one, _ in group]
-        return cls(parameters, torch.cat(norms).float() if norms else torch.zeros(0))
+        if not norms:
+            return cls(parameters, torch.zeros(0))
+        return cls(parameters, (norms[0] if len(norms) == 1 else torch.cat(norms)).float())
 
     def not_finite(self) -> tuple[str, ...]:
         """Return the names of the parameters whose norm is NaN or Inf."""
