@@ -51,15 +51,24 @@ def visible(count: int) -> list[str]:
 
 def jobs(results: Results) -> Table:
     """Return the training jobs, one per row, with every card's model TFLOP/s."""
-    made = Table(title="model TFLOP/s on each card; times and memory of the first")
-    for column in ("job", "TFLOP/s", "step, ms", "GPU busy, ms", "reserved, GiB", "first steps, s", "last loss"):
+    made = Table(title="model TFLOP/s on each card; the others of the first")
+    for column in (
+        "job",
+        "TFLOP/s",
+        "sustained",
+        "step, ms",
+        "GPU busy, ms",
+        "reserved, GiB",
+        "first steps, s",
+        "last loss",
+    ):
         made.add_column(column, justify="left" if column == "job" else "right")
     for name, runs in results.items():
         first = next((one for one in runs if "tflops" in one), None)
         if first is None:
             continue
         speeds = ", ".join(f"{one['tflops']:.1f}" if "tflops" in one else "failed" for one in runs)
-        numbers = [first.get(key) for key in ("step_ms", "busy_ms", "peak_gib", "warm_up_s")]
+        numbers = [first.get(key) for key in ("sustained_tflops", "step_ms", "busy_ms", "peak_gib", "warm_up_s")]
         cells = ["" if number is None else f"{number:.1f}" for number in numbers]
         made.add_row(name, speeds, *cells, f"{first['losses'][-1]:.3f}")
     return made

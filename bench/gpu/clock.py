@@ -8,6 +8,8 @@ from collections import Counter
 from typing import Any
 
 PROFILED = 2
+SUSTAINED = 20
+"""Number of last steps that are timed again after further steps: a GPU gets slower when it reaches its power limit."""
 FIRST = 3
 """Number of first steps whose end time is recorded. With ``--compile``, the second step is the first compiled one."""
 
@@ -15,20 +17,29 @@ FIRST = 3
 class Clock:
     """Clock of a training loop, which calls ``tick`` after each step. It also replaces the log of a native run."""
 
-    def __init__(self, steps: int, warm_up: int, device: str) -> None:
-        """Count steps on a device type: "cuda", "cpu", or "npu" in a rehearsal."""
-        self.steps, self.warm_up = steps, warm_up
+    def __init__(self, steps: int, warm_up: int, device: str, further: int = 0) -> None:
+        """Count steps on a device type: "cuda", "cpu", or "npu" in a rehearsal.
+
+        ``further`` steps follow the timed ones.
+        """
+        self.steps, self.warm_up, self.further = steps, warm_up, further
         self.on_gpu, self.on_cpu = device == "cuda", device == "cpu"
         self.losses: list[float] = []
         self.seconds: list[float] = []
+        self.sustained: list[float] = []
+        """Seconds of the last SUSTAINED further steps."""
         self.facts: dict[str, Any] = {}
         self.profile: Any = None
         self.start()
 
     @property
     def total_steps(self) -> int:
-        """Number of warm-up, timed and profiled steps."""
-        return self.warm_up + self.steps + PROFILED
+        """Number of warm-up, timed, further and profiled steps."""
+        return self._measured + PROFILED
+
+    @property
+    def _measured(self) -> int:
+        return self.warm_up + self.steps + self.further
 
     def begin(self) -> None:
         """Mark the time at which the model is built and the first step begins."""
@@ -47,6 +58,8 @@ class Clock:
         self.losses.append(loss)
         if self.warm_up <= done < self.warm_up + self.steps:
             self.seconds.append(now - self.before)
+        if self.further and self._measured - SUSTAINED <= done < self._measured:
+            self.sustained.append(now - self.before)
         if self.on_gpu:
             self._look(torch, done + 1)
         if done < FIRST:
@@ -58,7 +71,7 @@ class Clock:
     def _look(self, torch: Any, done: int) -> None:
         if done == self.warm_up:
             torch.cuda.reset_peak_memory_stats()
-        elif done == self.warm_up + self.steps:
+        elif done == self._measured:
             # Replaying a CUDA graph allocates nothing, but the memory of its activations stays reserved.
             self.facts["allocated_gib"] = torch.cuda.max_memory_allocated() / 2**30
             self.facts["peak_gib"] = torch.cuda.max_memory_reserved() / 2**30
@@ -88,7 +101,7 @@ def kernels_of(profile: Any, kept: int) -> dict[str, Any]:
     took: Counter[str] = Counter()
     count: Counter[str] = Counter()
     for event in profile.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        if event.device_type == torch.autograd.DeviceType.CUDA and not getattr(event, "is_user_annotation", False):
             took[event.name[:100]] += event.time_range.end - event.time_range.start
             count[event.name[:100]] += 1
     each = {name: [round(spent / PROFILED / 1e3, 3), count[name] / PROFILED] for name, spent in took.most_common(kept)}

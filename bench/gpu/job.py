@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--zero", type=int, default=0, help="ZeRO stage of the native trainer")
     made.add_argument("--steps", type=int, default=20)
     made.add_argument("--warm-up", type=int, default=8, help="number of steps before the timed steps")
+    made.add_argument("--further", type=int, default=0, help="steps after the timed ones, the last of which are timed")
     made.add_argument("--dropout", type=float, default=0.0)
     made.add_argument("--arguments", default="", help="additional arguments of the native trainer")
     made.add_argument("--tiny", action="store_true", help="three steps of the smallest shape of this kind on the CPU")
@@ -87,9 +88,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     if options.tiny:
         options.shape = "tiny-neox" if SHAPES[options.shape].neox else "tiny"
-        options.micro_batch, options.steps = 2, 3
+        options.micro_batch, options.steps, options.further = 2, 3, min(options.further, 1)
     shape = SHAPES[options.shape]
-    clock = Clock(options.steps, options.warm_up, devices.of_this_rank().type)
+    clock = Clock(options.steps, options.warm_up, devices.of_this_rank().type, options.further)
     samples = options.micro_batch * options.accumulation
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "words"
@@ -110,11 +111,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "step_ms": middle * 1e3,
         "quartiles_ms": [round(each * 1e3, 2) for each in quarter],
         "tflops": model_flops(config, samples) / middle / 1e12,
+        **sustained(clock, model_flops(config, samples)),
         **clock.facts,
         "graphs": seen["stats"]["unique_graphs"],
         "graph_breaks": dict(seen["graph_break"]),
         "losses": [round(loss, 4) for loss in clock.losses],
     }
+
+
+def sustained(clock: Clock, flops: float) -> dict[str, float]:
+    """Return the median step time and speed of the last further steps, if there are any."""
+    if not clock.sustained:
+        return {}
+    middle = statistics.median(clock.sustained)
+    return {"sustained_ms": middle * 1e3, "sustained_tflops": flops / middle / 1e12}
 
 
 if __name__ == "__main__":

@@ -32,13 +32,13 @@ class Row:
 RECOMPUTED = "--arguments '--recompute-granularity full --recompute-method uniform --recompute-num-layers 1'"
 OF_20B = "--shape 20B-6 --micro-batch 4"
 ROWS = {
-    "345M-16": Row("job native", 27),
-    "345M-16-minimal": Row("job minimal-gpt-compiled", 58),
-    "345M-32": Row("job native --micro-batch 32", 30),
-    "345M-32-minimal": Row("job minimal-gpt-compiled --micro-batch 32", 62),
-    "345M-16-dropout": Row("job native --dropout 0.1", 28),
+    "345M-16": Row("job native --further 60", 32),
+    "345M-16-minimal": Row("job minimal-gpt-compiled --further 60", 63),
+    "345M-32": Row("job native --micro-batch 32 --further 40", 37),
+    "345M-32-minimal": Row("job minimal-gpt-compiled --micro-batch 32 --further 40", 69),
+    "345M-16-dropout": Row("job native --dropout 0.1 --further 60", 33),
     # A run with --compile first times both modes, in 32 steps.
-    "345M-16-compile": Row("job native-compile --warm-up 40", 40),
+    "345M-16-compile": Row("job native-compile --warm-up 40 --further 28", 43),
     "20B": Row(f"job native {OF_20B} --steps 10", 40),
     "20B-accumulated": Row(f"job native {OF_20B} --accumulation 8 --steps 3", 55),
     "20B-recomputed": Row(f"job native {OF_20B} {RECOMPUTED} --steps 8", 45),
