@@ -21,6 +21,11 @@ def is_transformed() -> bool:
     return torch._C._functorch.maybe_current_level() is not None
 
 
+def is_observed(torch: Any) -> bool:
+    """Return whether torch.func or a dispatch mode observes the operators. Otherwise only a fake tensor is abstract."""
+    return torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
+
+
 def is_abstract(tensor: Any) -> bool:
     """Return whether only torch operators accept a tensor: it is fake, recorded by make_fx, or transformed."""
     import torch
