@@ -116,7 +116,7 @@ class Kernel(Operation):
         return run
 
     def _composed_for(self, call: KernelCall) -> Run | None:
-        """Return the backend for a call without values, else None. It is not cached: real calls have the same shapes."""
+        """Return the backend for a call without values, or None. It is not cached; real calls have the same shapes."""
         if not tracing.is_abstract(call.tensor()):
             return None
         call.check()

@@ -48,39 +48,39 @@ class _Norm(torch.autograd.Function):
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, tiles(columns, live=4)
         y = torch.empty_like(x)
-        mean, scale = torch.empty(2, rows, dtype=torch.float32, device=x.device)
+        statistics = torch.empty(1 + centred, rows, dtype=torch.float32, device=x.device)
         _launch_forward(
-            programs(rows, cut, x.device.type),
-            x, weight, bias, y, mean, scale, rows, columns, float(eps),
+            programs(rows, cut, x.is_cuda),
+            x, weight, bias, y, statistics, rows, columns, float(eps),
             centred, bias is not None, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
         ctx.centred, ctx.has_bias = centred, bias is not None
-        ctx.save_for_backward(x, weight, mean, scale)
+        ctx.save_for_backward(x, weight, statistics)
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        x, weight, mean, scale = ctx.saved_tensors
+        x, weight, statistics = ctx.saved_tensors
         grad = grads[0].contiguous()
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, tiles(columns, live=6)
         # Each program sums the weight's gradient over its rows. Adding these sums in order is deterministic.
-        count = min(programs(rows, cut, x.device.type), 8 * multiprocessors(x.device))
+        count = min(programs(rows, cut, x.is_cuda), 8 * multiprocessors(x.device))
         dx = torch.empty_like(x)
-        of_weight, of_bias = torch.empty(2, count, columns, dtype=torch.float32, device=x.device)
+        sums = torch.empty(1 + ctx.has_bias, count, columns, dtype=torch.float32, device=x.device)
         _launch_gradient(
             count,
-            grad, x, weight, mean, scale, dx, of_weight, of_bias, rows, columns,
+            grad, x, weight, statistics, dx, sums, rows, columns,
             ctx.centred, ctx.has_bias, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
-        bias_gradient = of_bias.sum(0).to(weight.dtype) if ctx.has_bias else None
-        return dx, of_weight.sum(0).to(weight.dtype), bias_gradient, None, None
+        of_weight, *of_bias = (each.to(weight.dtype) for each in sums.sum(1).unbind())
+        return dx, of_weight, of_bias[0] if of_bias else None, None, None
 
 
 @triton.jit
 def _forward_kernel(
-    x, weight, bias, y, mean, scale, rows, columns, eps,
+    x, weight, bias, y, statistics, rows, columns, eps,
     CENTRED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, TILE)[None, :]
@@ -95,9 +95,9 @@ def _forward_kernel(
         if CENTRED:
             centre = tl.sum(values, 1)[:, None] / columns
             values = tl.where(here, values - centre, 0.0)
-            tl.store(mean + row, centre, mask=row < rows)
+            tl.store(statistics + rows + row, centre, mask=row < rows)
         factor = 1.0 / tl.sqrt(tl.sum(values * values, 1)[:, None] / columns + eps)
-        tl.store(scale + row, factor, mask=row < rows)
+        tl.store(statistics + row, factor, mask=row < rows)
         result = values * factor * w
         if BIAS:
             result += b
@@ -106,7 +106,7 @@ def _forward_kernel(
 
 @triton.jit
 def _gradient_kernel(
-    grad, x, weight, mean, scale, dx, of_weight, of_bias, rows, columns,
+    grad, x, weight, statistics, dx, sums, rows, columns,
     CENTRED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, TILE)[None, :]
@@ -119,9 +119,9 @@ def _gradient_kernel(
         start, here = row.to(tl.int64) * columns, inside & (row < rows)
         values = tl.load(x + start + column, mask=here, other=0.0).to(tl.float32)
         g = tl.load(grad + start + column, mask=here, other=0.0).to(tl.float32)
-        factor = tl.load(scale + row, mask=row < rows, other=0.0)
+        factor = tl.load(statistics + row, mask=row < rows, other=0.0)
         if CENTRED:
-            values = tl.where(here, values - tl.load(mean + row, mask=row < rows, other=0.0), 0.0)
+            values = tl.where(here, values - tl.load(statistics + rows + row, mask=row < rows, other=0.0), 0.0)
         normal = values * factor
         weighted = g * w
         d = weighted - normal * (tl.sum(weighted * normal, 1)[:, None] / columns)
@@ -131,10 +131,10 @@ def _gradient_kernel(
         sum_w += g * normal
         if BIAS:
             sum_b += g
-    place = tl.program_id(0) * columns + column
-    tl.store(of_weight + place, tl.sum(sum_w, 0)[None, :], mask=inside)
+    place = sums + tl.program_id(0) * columns + column
+    tl.store(place, tl.sum(sum_w, 0)[None, :], mask=inside)
     if BIAS:
-        tl.store(of_bias + place, tl.sum(sum_b, 0)[None, :], mask=inside)
+        tl.store(place + tl.num_programs(0) * columns, tl.sum(sum_b, 0)[None, :], mask=inside)
 
 
 _launch_forward, _launch_gradient = Launcher(_forward_kernel), Launcher(_gradient_kernel)
