@@ -51,16 +51,18 @@ def _reader(fields: tuple[str, ...]) -> Callable[[KernelCall], tuple[Any, ...]]:
 
     kind = (
         "value if (value := call.{0}) is None else "
-        "(value.shape, value.dtype, value.device, value.requires_grad) if type(value) in tensors else seen(value)"
+        "(value.shape, value.dtype, value.device, value.requires_grad) if type(value) in tensors else "
+        "value if type(value) in plain else seen(value)"
     )
-    known = {"tensors": frozenset((torch.Tensor, torch.nn.Parameter)), "seen": _seen}
+    known = {"plain": _PLAIN, "tensors": frozenset((torch.Tensor, torch.nn.Parameter)), "seen": _seen}
     reader = eval(f"lambda call: ({', '.join(map(kind.format, fields))},)", known)
     return cast(Callable[[KernelCall], tuple[Any, ...]], reader)
 
 
+_PLAIN = frozenset((type(None), int, str))
+
+
 def _seen(value: Any) -> Any:
-    if type(value) is int or type(value) is str:
-        return value
     if value is True or value is False:
         return bool, value  # the key of True must differ from that of 1
     if isinstance(value, float):
@@ -70,7 +72,7 @@ def _seen(value: Any) -> Any:
         return (type(value), str(value.shape), value.dtype, value.device, value.requires_grad)
     if isinstance(value, (list, tuple)):
         return tuple([_seen(one) for one in value])
-    return value if value is None else type(value)
+    return value if type(value) in _PLAIN else type(value)
 
 
 def _described(value: Any, rounded: bool) -> str:

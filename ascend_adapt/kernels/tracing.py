@@ -11,7 +11,7 @@ def has_values(tensor: Any) -> bool:
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    return tensor.device.type != "meta" and not is_abstract(tensor)
+    return not tensor.is_meta and not is_abstract(tensor)
 
 
 def is_transformed() -> bool:
