@@ -32,7 +32,7 @@ class KernelCall:
     def signature(self) -> tuple[Any, ...]:
         """Return all that ``check`` and ``supports`` may read: shapes, dtypes, devices and flags, but not values."""
         # Generated on the first call, as in dataclasses: a loop over the fields would take twice as long.
-        type(self).signature = _reader(type(self).__match_args__)  # type: ignore[method-assign]
+        type(self).signature = _reader(type(self).__match_args__)  # type: ignore[assignment, method-assign]
         return self.signature()
 
     def small(self) -> KernelCall | None:
