@@ -171,7 +171,7 @@ class Kernel(Operation):
         if why_not:
             reason = f"{FIRST}; not measured: {why_not}"
             return rivals[0], reason, passed_over, why_not != measurement.CAPTURED
-        runs = {backend.name: backend.implementation().run for backend in rivals}
+        runs = {backend.name: runner(backend.implementation(), call) for backend in rivals}
         fastest = measurement.fastest(self.name, call, runs)
         return self.backend(fastest.backend), fastest.reason, [*passed_over, *fastest.failed], True
 

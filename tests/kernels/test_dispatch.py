@@ -173,6 +173,19 @@ def test_autocast_changes_nothing(backend):
         assert torch.equal(mine, true)
 
 
+def test_autocast_is_enabled_again_after_an_error(kernel, monkeypatch):
+    def fail(call):
+        assert not torch.is_autocast_enabled("cpu")
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(first, "run", fail)
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(ZeroDivisionError):
+            kernel(call())
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
 def test_the_environment_is_read_without_enable(monkeypatch):
     monkeypatch.setenv("ASCEND_ADAPT_KERNELS", "gelu:reference")
     gelu(torch.zeros(2))
