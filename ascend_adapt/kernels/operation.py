@@ -11,7 +11,7 @@ from ascend_adapt.errors import BackendUnavailable
 
 
 class KernelCall:
-    """Arguments of one kernel call. Subclasses are dataclasses that are never modified.
+    """Arguments of one kernel call. Direct subclasses are dataclasses that are never modified.
 
     They are not frozen, because a frozen dataclass takes three times as long to create, and every kernel call creates
     one.
