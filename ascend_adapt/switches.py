@@ -16,8 +16,8 @@ def is_on(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
         SettingsError: its value is neither on nor off.
     """
     text = environ.get(name, "").strip().lower()
-    if text in _ON or text in _OFF:
-        return text in _ON
-    if text:
+    if not text:
+        return default
+    if text not in _ON and text not in _OFF:
         raise SettingsError(f"{name}={environ[name]!r}: expected 1 or 0 — correct it or unset it")
-    return default
+    return text in _ON

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ascend_adapt import switches
 from ascend_adapt.errors import BackendUnavailable, SettingsError
 from ascend_adapt.kernels import built_in, measurement, requests, tracing, verification
-from ascend_adapt.kernels.operation import Backend, Choice, Implementation, KernelCall, Operation
+from ascend_adapt.kernels.operation import Backend, Choice, Implementation, KernelCall, Operation, runner
 
 logger = logging.getLogger("ascend_adapt")
+Run = Callable[[Any], Any]
+"""Computes the result of a call."""
 _AUTOCAST = ("cuda", "cpu", "npu")
 FIRST = "the first that supports the call"
 """The reason of a choice that needed no comparison."""
@@ -29,8 +31,8 @@ class Kernel(Operation):
         # Imported at the first choice, because an import breaks a graph of torch.compile.
         self._inlined: tuple[tuple[tuple[str, ...], Implementation], ...] = ()
         # torch.compile recompiles when a dict grows that it has read. Evaluation must not recompile the training graph.
-        self._chosen_with_gradients: dict[tuple[Any, ...], Implementation] = {}
-        self._chosen_without: dict[tuple[Any, ...], Implementation] = {}
+        self._chosen_with_gradients: dict[tuple[Any, ...], Run] = {}
+        self._chosen_without: dict[tuple[Any, ...], Run] = {}
         _KERNELS[name] = self
 
     def __call__(self, call: KernelCall) -> Any:
@@ -41,22 +43,16 @@ class Kernel(Operation):
         """
         import torch
 
-        compiling = torch.compiler.is_compiling()
-        inlined = self._inlined_for(call) if compiling else None
-        if inlined is not None:
-            chosen = inlined
-        elif not compiling and tracing.is_abstract(call.tensor()):
-            chosen = self._composed(call)
+        if torch.compiler.is_compiling():
+            run = self._inlined_for(call)
         else:
+            run = self._composed_for(call) if tracing.is_observed(torch) else None
+        if run is None:
             key = self._key(call, torch)
-            found = self._chosen(torch).get(key)
-            chosen = self._choose(call, key) if found is None else found
-        kind = call.tensor().device.type
-        if kind in _AUTOCAST and torch.is_autocast_enabled(kind):
-            # Autocast would round the fp32 computation of a backend, and change the output dtype of layer_norm.
-            with torch.autocast(kind, enabled=False):
-                return chosen.run(call)
-        return chosen.run(call)
+            run = (self._chosen_with_gradients if key[0] else self._chosen_without).get(key)
+            if run is None:
+                run = self._choose(call, key)
+        return _without_autocast(run, call) if torch._C._is_any_autocast_enabled() else run(call)
 
     def choose(self, call: KernelCall) -> Choice:
         """Return which backend computes ``call``, and why, without computing it."""
@@ -87,15 +83,17 @@ class Kernel(Operation):
         self._chosen_without.clear()
 
     def _key(self, call: KernelCall, torch: Any) -> tuple[Any, ...]:
-        repeats = (torch.are_deterministic_algorithms_enabled() or _must_repeat(), attention_gradients_repeat())
-        return (requests.wanted(self.name), torch.is_grad_enabled(), repeats, type(call), call.signature())
+        """Return the kind of a call. Its first value is whether gradients are computed."""
+        strict = torch.are_deterministic_algorithms_enabled()
+        repeats = strict and not _torch_only_warns()
+        wanted = requests.wanted(self.name)
+        return (torch.is_grad_enabled(), strict or _must_repeat(), repeats, wanted, call.signature())
 
-    def _chosen(self, torch: Any) -> dict[tuple[Any, ...], Implementation]:
-        return self._chosen_with_gradients if torch.is_grad_enabled() else self._chosen_without
-
-    def _choose(self, call: KernelCall, key: tuple[Any, ...]) -> Implementation:
+    def _choose(self, call: KernelCall, key: tuple[Any, ...]) -> Run:
         import torch
 
+        if not torch.compiler.is_compiling() and (composed := self._composed_for(call)) is not None:
+            return composed
         call.check()
         self._inlined = tuple((one.devices, one.implementation()) for one in self.backends if one.inlined)
         requested = requests.wanted(self.name)
@@ -104,33 +102,35 @@ class Kernel(Operation):
             passed_over: list[tuple[str, str]] = []
         else:
             backend, reason, passed_over, settled = self._automatic(call)
-        implementation = backend.implementation()
+        run = runner(backend.implementation(), call)
         if settled and verification.is_possible(call):
             device = call.tensor().device.type
             choice = Choice(self.name, call.describe(), device, backend.name, reason, tuple(passed_over))
-            chosen = self._chosen(torch)
+            chosen = self._chosen_with_gradients if key[0] else self._chosen_without
             while len(chosen) >= _KINDS_KEPT:
                 oldest = next(iter(chosen))
                 del chosen[oldest], self.choices[oldest]
-            self.choices[key], chosen[key] = choice, implementation
+            self.choices[key], chosen[key] = choice, run
         for name, why in passed_over:
             _log_once(f"kernel {self.name!r}: {name} does not support this call ({why}); {backend.name} does")
-        return implementation
+        return run
 
-    def _composed(self, call: KernelCall) -> Implementation:
-        """Return the backend for a call without values. It is not cached, because real calls have the same shapes."""
+    def _composed_for(self, call: KernelCall) -> Run | None:
+        """Return the backend for a call without values, or None. It is not cached; real calls have the same shapes."""
+        if not tracing.is_abstract(call.tensor()):
+            return None
         call.check()
         fit = [backend for backend, unfit in self.candidates(call, composed=True) if not unfit]
-        return fit[0].implementation()
+        return fit[0].implementation().run
 
-    def _inlined_for(self, call: KernelCall) -> Implementation | None:
+    def _inlined_for(self, call: KernelCall) -> Run | None:
         """Return the backend that torch.compile fuses with other operators, or None to choose as in eager mode."""
         if requests.wanted(self.name) is not None:
             return None
         device = call.tensor().device.type
         for devices, implementation in self._inlined:
             if (not devices or device in devices) and not implementation.supports(call):
-                return implementation
+                return implementation.run
         return None
 
     def _requested(self, requested: str, call: KernelCall) -> Backend:
@@ -171,9 +171,26 @@ class Kernel(Operation):
         if why_not:
             reason = f"{FIRST}; not measured: {why_not}"
             return rivals[0], reason, passed_over, why_not != measurement.CAPTURED
-        runs = {backend.name: backend.implementation().run for backend in rivals}
+        runs = {backend.name: runner(backend.implementation(), call) for backend in rivals}
         fastest = measurement.fastest(self.name, call, runs)
         return self.backend(fastest.backend), fastest.reason, [*passed_over, *fastest.failed], True
+
+
+def _without_autocast(run: Run, call: KernelCall) -> Any:
+    """Return ``run(call)``. Autocast would round its fp32 computation, and change the output dtype of layer_norm."""
+    import torch
+
+    kind = call.tensor().device.type
+    if kind not in _AUTOCAST or not torch.is_autocast_enabled(kind):
+        return run(call)
+    if torch.compiler.is_compiling() or torch._C._is_torch_function_mode_enabled():
+        with torch.autocast(kind, enabled=False):  # is recorded in the graph
+            return run(call)
+    torch.set_autocast_enabled(kind, False)  # torch.autocast takes ten times as long
+    try:
+        return run(call)
+    finally:
+        torch.set_autocast_enabled(kind, True)
 
 
 _KERNELS: dict[str, Kernel] = {}

@@ -117,12 +117,13 @@ def is_causal(masked_out: Any, queries: int, keys: int) -> bool:
     """
     import torch
 
-    if tuple(masked_out.shape[-2:]) != (queries, keys) or masked_out.dtype != torch.bool:
+    shape = masked_out.shape
+    if shape[-2:] != (queries, keys) or masked_out.dtype != torch.bool:
         return False
     if not tracing.has_values(masked_out):
         return False  # its values cannot be read; applying it as a mask gives the same result
     storage, version = masked_out.untyped_storage(), None if masked_out.is_inference() else masked_out._version
-    place = id(storage), masked_out.storage_offset(), masked_out.shape, masked_out.stride()
+    place = id(storage), masked_out.storage_offset(), shape, masked_out.stride()
     known = _causal.get(place)
     if known is not None and known[0]() is storage and known[1] == version:
         tensor, answer = known[2:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, cast
 
@@ -10,7 +11,7 @@ from ascend_adapt.errors import BackendUnavailable
 
 
 class KernelCall:
-    """Arguments of one kernel call. Subclasses are dataclasses that are never modified.
+    """Arguments of one kernel call. Direct subclasses are dataclasses that are never modified.
 
     They are not frozen, because a frozen dataclass takes three times as long to create, and every kernel call creates
     one.
@@ -30,9 +31,9 @@ class KernelCall:
 
     def signature(self) -> tuple[Any, ...]:
         """Return all that ``check`` and ``supports`` may read: shapes, dtypes, devices and flags, but not values."""
-        # self.__dict__ is not used, because torch.compile breaks the graph at it in torch 2.11.
-        values = [getattr(self, name) for name in self.__match_args__]
-        return tuple([value if type(value) in _PLAIN else _seen(value) for value in values])
+        # Generated on the first call, as in dataclasses: a loop over the fields would take twice as long.
+        type(self).signature = _reader(type(self).__match_args__)  # type: ignore[assignment, method-assign]
+        return self.signature()
 
     def small(self) -> KernelCall | None:
         """Return a small call of the same kind with random values, or None if no small call is meaningful."""
@@ -44,16 +45,31 @@ class KernelCall:
         return ", ".join(f"{name} {text}" if text != "True" else name for name, text in described if text)
 
 
+def _reader(fields: tuple[str, ...]) -> Callable[[KernelCall], tuple[Any, ...]]:
+    """Return the method ``signature`` of a call with these fields."""
+    import torch
+
+    kind = (
+        "value if (value := call.{0}) is None else "
+        "(value.shape, value.dtype, value.device, value.requires_grad) if type(value) in tensors else "
+        "value if type(value) in plain else seen(value)"
+    )
+    known = {"plain": _PLAIN, "tensors": frozenset((torch.Tensor, torch.nn.Parameter)), "seen": _seen}
+    reader = eval(f"lambda call: ({', '.join(map(kind.format, fields))},)", known)
+    return cast(Callable[[KernelCall], tuple[Any, ...]], reader)
+
+
 _PLAIN = frozenset((type(None), int, str))
 
 
 def _seen(value: Any) -> Any:
     if value is True or value is False:
         return bool, value  # the key of True must differ from that of 1
-    if hasattr(value, "requires_grad"):
-        return (value.shape, value.dtype, value.device, value.requires_grad)
     if isinstance(value, float):
         return float, value != 0.0
+    if hasattr(value, "requires_grad"):
+        # The sizes of a fake tensor may be symbols, which have no hash.
+        return (type(value), str(value.shape), value.dtype, value.device, value.requires_grad)
     if isinstance(value, (list, tuple)):
         return tuple([_seen(one) for one in value])
     return value if type(value) in _PLAIN else type(value)
@@ -79,6 +95,12 @@ class Implementation(Protocol):
 
     def run(self, call: Any) -> Any:
         """Compute and return the differentiable result."""
+
+
+def runner(implementation: Implementation, call: KernelCall) -> Callable[[Any], Any]:
+    """Return the function that runs calls of this kind: ``run``, or what the optional method ``prepared`` returns."""
+    prepared = getattr(implementation, "prepared", None)
+    return implementation.run if prepared is None else cast(Callable[[Any], Any], prepared(call))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ def has_values(tensor: Any) -> bool:
 
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    return tensor.device.type != "meta" and not is_abstract(tensor)
+    return not tensor.is_meta and not is_abstract(tensor)
 
 
 def is_transformed() -> bool:
@@ -19,6 +19,11 @@ def is_transformed() -> bool:
     import torch
 
     return torch._C._functorch.maybe_current_level() is not None
+
+
+def is_observed(torch: Any) -> bool:
+    """Return whether torch.func or a dispatch mode observes the operators. Otherwise only a fake tensor is abstract."""
+    return torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
 
 
 def is_abstract(tensor: Any) -> bool:

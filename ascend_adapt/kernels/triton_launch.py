@@ -21,20 +21,35 @@ class Launcher:
         self.kernel = kernel
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
-    def __call__(self, programs: int, *arguments: Any, warps: int) -> None:
-        """Launch ``programs`` programs on the device of the first argument. Constants come last, in order."""
+    def __call__(self, programs: int, *arguments: Any, warps: int, sizes: tuple[int, ...] = ()) -> None:
+        """Launch ``programs`` programs on the device of the first argument. Constants come last, in order.
+
+        ``sizes`` are further arguments, as a tuple that the caller reuses.
+        """
         if torch.compiler.is_compiling():
-            self.kernel[(programs,)](*arguments, num_warps=warps)
+            self.kernel[(programs,)](*arguments, *sizes, num_warps=warps)
             return
-        device = arguments[0].device
-        elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
-        with torch.cuda.device(device) if elsewhere else nullcontext():
-            kind = (device, programs, warps, *[each if type(each) in _BY_VALUE else _kind(each) for each in arguments])
+        first = arguments[0]
+        index = first.get_device()
+        elsewhere = first.is_cuda and index != torch.cuda.current_device()
+        with torch.cuda.device(index) if elsewhere else _HERE:
+            # Triton specialises a kernel on a tensor's dtype and alignment, on integers, but not on floats.
+            kind = (
+                *(index, programs, warps, sizes),
+                *[
+                    each
+                    if type(each) in _BY_VALUE
+                    else float
+                    if type(each) is float
+                    else (each.dtype, each.data_ptr() % 16)
+                    for each in arguments
+                ],
+            )
             again = self._compiled.get(kind)
             if again is not None:
-                again(*arguments)
+                again(*arguments, *sizes)
                 return
-            compiled = self.kernel[(programs,)](*arguments, num_warps=warps)
+            compiled = self.kernel[(programs,)](*arguments, *sizes, num_warps=warps)
             # Triton's interpreter returns None, and its asynchronous compiler an object without [].
             if hasattr(compiled, "__getitem__"):
                 if len(self._compiled) >= _KINDS_KEPT:
@@ -43,8 +58,4 @@ class Launcher:
 
 
 _BY_VALUE = frozenset((int, bool, type(None)))
-
-
-def _kind(argument: Any) -> Any:
-    """Return what Triton specialises a kernel on, such as a tensor's dtype and alignment, but not floats."""
-    return float if type(argument) is float else (argument.dtype, argument.data_ptr() % 16)
+_HERE = nullcontext()

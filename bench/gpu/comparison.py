@@ -63,6 +63,19 @@ def medians_ms(
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
+def host_us(sides: dict[str, Callable[[], Any]], rounds: int = 15, inner: int = 20) -> dict[str, float]:
+    """Return the median microseconds per call that the host takes to launch each side, while the device sleeps."""
+    import torch
+
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for name, run in [*sides.items()] * rounds:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            torch.cuda._sleep(AHEAD)
+        taken[name].append(_on_cpu(run, inner) * 1e3)
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
 def _on_gpu(run: Callable[[], Any], inner: int, device_only: bool) -> float:
     import torch
 

@@ -261,9 +261,9 @@ def test_only_a_window_of_keys_is_ever_masked_at_once(monkeypatch):
     seen = []
     real = _sdpa.scaled_dot_product_attention
 
-    def recorded(q, k, v, attn_mask=None, **more):
+    def recorded(q, k, v, attn_mask, *more, **options):
         seen.append(0 if attn_mask is None else attn_mask.numel())
-        return real(q, k, v, attn_mask=attn_mask, **more)
+        return real(q, k, v, attn_mask, *more, **options)
 
     monkeypatch.setattr(_sdpa, "scaled_dot_product_attention", recorded)
     q = torch.randn(1, 1, 2048, 64)
@@ -349,13 +349,25 @@ def test_a_backend_that_does_not_exist_is_refused():
         attention(*shapes())
 
 
+def on():
+    """Return the kernels that torch may choose from."""
+    of, kernels = torch.backends.cuda, torch.nn.attention.SDPBackend
+    return {
+        kernel
+        for kernel, enabled in (
+            (kernels.FLASH_ATTENTION, of.flash_sdp_enabled()),
+            (kernels.EFFICIENT_ATTENTION, of.mem_efficient_sdp_enabled()),
+            (kernels.CUDNN_ATTENTION, of.cudnn_sdp_enabled()),
+            (kernels.MATH, of.math_sdp_enabled()),
+        )
+        if enabled
+    }
+
+
 def test_only_the_chosen_kernels_of_torch_are_enabled_in_the_context():
     from torch.nn.attention import SDPBackend
 
     from ascend_adapt.kernels.operators.attention import _sdpa
-
-    def on():
-        return {kernel for kernel, (enabled, _) in _sdpa._SWITCHES.items() if enabled()}
 
     before = on()
     torch.backends.cuda.enable_math_sdp(False)
@@ -374,9 +386,6 @@ def test_threads_with_other_kernels_wait_for_each_other():
 
     from ascend_adapt.kernels.operators.attention import _sdpa
 
-    def on():
-        return {kernel for kernel, (enabled, _) in _sdpa._SWITCHES.items() if enabled()}
-
     def many(one):
         seen = []
         for _ in range(200):
@@ -384,7 +393,7 @@ def test_threads_with_other_kernels_wait_for_each_other():
                 first = on()
                 time.sleep(0)
                 seen.append((first, on()))
-        return all(pair == ({one.kernel}, {one.kernel}) for pair in seen)
+        return all(pair == (set(one.only.kernels),) * 2 for pair in seen)
 
     before = on()
     with ThreadPoolExecutor(2) as pool:
@@ -398,10 +407,10 @@ def test_torchs_cuda_kernels_get_tensors_with_stride_1(monkeypatch):
 
     strides, torchs_own = [], torch.nn.functional.scaled_dot_product_attention
 
-    def attend(q, k, v, **more):
+    def attend(q, k, v, *more, **options):
         strides.extend(each.stride(-1) for each in (q, k, v))
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            return torchs_own(q, k, v, **more)
+            return torchs_own(q, k, v, *more, **options)
 
     monkeypatch.setattr(_sdpa, "scaled_dot_product_attention", attend)
     q, k, v = (torch.randn(1, 2, 8, 5).transpose(2, 3) for _ in range(3))

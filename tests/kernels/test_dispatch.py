@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from ascend_adapt import kernels
 from ascend_adapt.errors import BackendUnavailable, SettingsError
-from ascend_adapt.kernels import attention, dispatch, gelu, layer_norm, masked_softmax, requests
+from ascend_adapt.kernels import attention, dispatch, gelu, layer_norm, masked_softmax, requests, verification
 from ascend_adapt.kernels.dispatch import Kernel
 from ascend_adapt.kernels.operation import Backend, KernelCall
+from ascend_adapt.kernels.operators.attention import _sdpa
 from ascend_adapt.runtime import enabling
 
 
@@ -171,6 +173,19 @@ def test_autocast_changes_nothing(backend):
         assert torch.equal(mine, true)
 
 
+def test_autocast_is_enabled_again_after_an_error(kernel, monkeypatch):
+    def fail(call):
+        assert not torch.is_autocast_enabled("cpu")
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(first, "run", fail)
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(ZeroDivisionError):
+            kernel(call())
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
 def test_the_environment_is_read_without_enable(monkeypatch):
     monkeypatch.setenv("ASCEND_ADAPT_KERNELS", "gelu:reference")
     gelu(torch.zeros(2))
@@ -263,3 +278,53 @@ def test_a_choice_for_an_evaluation_leaves_compiled_training_as_it_is():
     assert len(dispatch.choices()) == 2
     with torch.compiler.set_stance("fail_on_recompile"):
         torch.testing.assert_close(compiled(x), right)
+
+
+X, W = torch.randn(2, 4, 16, requires_grad=True), torch.randn(16, requires_grad=True)
+Q, LABELS = torch.randn(1, 2, 4, 16, requires_grad=True), torch.tensor([1, 2])
+# name -> (a call, the Python functions that run between it and the backend, and after it)
+SECOND_CALLS = {
+    "attention": (lambda: kernels.attention(Q, Q, Q, causal=True), 21),
+    "masked_softmax": (lambda: kernels.masked_softmax(Q, causal=True), 22),
+    "rms_norm": (lambda: kernels.rms_norm(X, W), 20),
+    "layer_norm": (lambda: kernels.layer_norm(X, W, W), 20),
+    "rotary": (lambda: kernels.rotary(Q, Q.detach()[0, 0], Q.detach()[0, 0], key=Q), 20),
+    "swiglu": (lambda: kernels.swiglu(X), 19),
+    "gelu": (lambda: kernels.gelu(X, approximate="tanh"), 19),
+    "add_norm": (lambda: kernels.add_norm(X, X, None, W), 22),
+    "split_qkv": (lambda: kernels.split_qkv(torch.randn(2, 3, 24), heads=1, groups=1), 19),
+}
+
+
+def python_calls(run):
+    """Return how many Python functions a second call runs. Unlike its time, it is the same on every machine."""
+    run()
+    calls = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls[1:]  # without ``run`` itself
+
+
+@pytest.mark.parametrize("name", SECOND_CALLS)
+def test_a_second_call_of_a_kind_runs_few_python_functions(name, kernel, monkeypatch):
+    run, most = SECOND_CALLS[name]
+    monkeypatch.setattr(dispatch._KERNELS[name], "backends", [Backend("first", (), "kernel_stubs:first")])
+    dispatch._KERNELS[name].forget()
+    monkeypatch.setattr(verification, "disagreement", lambda *_: "")
+    calls = python_calls(run)
+    assert calls[-1] == "run"
+    assert len(calls) <= most, calls
+
+
+def test_a_second_call_of_a_cuda_kernel_of_torch_runs_few_python_functions(monkeypatch):
+    """On a GPU, the host's time is longer than the device's for small calls of attention."""
+    backend = Backend("cudnn", ("cpu",), "ascend_adapt.kernels.operators.attention._sdpa:cudnn")
+    monkeypatch.setattr(dispatch._KERNELS["attention"], "backends", [backend])
+    monkeypatch.setattr(verification, "disagreement", lambda *_: "")
+    monkeypatch.setattr(_sdpa.cudnn, "supports", lambda call: "")
+    monkeypatch.setattr(_sdpa, "scaled_dot_product_attention", lambda q, *_, **__: q)
+    calls = python_calls(SECOND_CALLS["attention"][0])
+    assert len(calls) <= 32, calls

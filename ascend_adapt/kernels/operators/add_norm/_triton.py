@@ -5,6 +5,7 @@ The norm is computed from the rounded sum in memory, which backward reads again.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -62,27 +63,28 @@ class _AddNorm(torch.autograd.Function):
         seed: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         x, branch, weight = x.contiguous(), branch.contiguous(), weight.contiguous()
-        branch_bias, bias = (None if each is None else each.contiguous() for each in (branch_bias, bias))
+        branch_bias = None if branch_bias is None else branch_bias.contiguous()
+        bias = None if bias is None else bias.contiguous()
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, _cut(columns, 5, WIDEST)
         total, norm = torch.empty_like(x), torch.empty_like(x)
-        mean, scale = torch.empty(2, rows, dtype=torch.float32, device=x.device)
+        statistics = torch.empty(1 if rms else 2, rows, dtype=torch.float32, device=x.device)
         _launch_forward(
             programs_at_once(rows, cut, _WARPS // cut.warps, x.device),
-            x, branch, branch_bias, weight, bias, total, norm, mean, scale, seed, rows, columns, float(eps),
+            x, branch, branch_bias, weight, bias, total, norm, statistics, seed, rows, columns, float(eps),
             *_dropout(dropout_p), not rms, branch_bias is not None, bias is not None, dropout_p > 0,
             cut.rows, cut.width, stages(cut, x, branch), warps=cut.warps,
         )  # fmt: skip
         ctx.rms, ctx.dropout_p = rms, dropout_p
         ctx.dtypes = branch_bias is not None and branch_bias.dtype, bias is not None and bias.dtype
-        ctx.save_for_backward(total, weight, mean, scale, seed)
+        ctx.save_for_backward(total, weight, statistics, seed)
         ctx.set_materialize_grads(False)
         return total, norm
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        total, weight, mean, scale, seed = ctx.saved_tensors
+        total, weight, statistics, seed = ctx.saved_tensors
         of_total, of_norm = (None if each is None else each.contiguous() for each in grads)
         if of_norm is None:
             of_norm = torch.zeros_like(total)
@@ -97,7 +99,7 @@ class _AddNorm(torch.autograd.Function):
         sums = torch.empty(len(dtypes), count, columns, dtype=torch.float32, device=total.device)
         _launch_gradient(
             count,
-            of_norm, of_total, total, weight, mean, scale, seed, dx, of_branch, sums, rows, columns,
+            of_norm, of_total, total, weight, statistics, seed, dx, of_branch, sums, rows, columns,
             *_dropout(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype), bool(bias_dtype),
             ctx.dropout_p > 0, cut.rows, cut.width, stages(cut, of_norm, total, total), warps=cut.warps,
         )  # fmt: skip
@@ -107,6 +109,7 @@ class _AddNorm(torch.autograd.Function):
         return dx, of_branch, of_branch_bias, of_weight, of_bias, None, None, None, None
 
 
+@functools.lru_cache(maxsize=256)
 def _cut(columns: int, live: int, rows_up_to: int) -> Tiles:
     """Return tiles of a few rows, so that loads of several rows are in flight while one row is summed."""
     cut = tiles(max(columns, 8), live=live)
@@ -131,7 +134,7 @@ def _kept(key, row, columns, least, ROWS: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def _add_norm_kernel(
-    x, branch, branch_bias, weight, bias, total, norm, mean, scale, seed, rows, columns, eps, dropped, kept_scale,
+    x, branch, branch_bias, weight, bias, total, norm, statistics, seed, rows, columns, eps, dropped, kept_scale,
     CENTRED: tl.constexpr, BRANCH_BIAS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -161,9 +164,9 @@ def _add_norm_kernel(
         if CENTRED:
             centre = tl.sum(values, 1)[:, None] / columns
             values = tl.where(here, values - centre, 0.0)
-            tl.store(mean + row, centre, mask=row < rows)
+            tl.store(statistics + rows + row, centre, mask=row < rows)
         factor = 1.0 / tl.sqrt(tl.sum(values * values, 1)[:, None] / columns + eps)
-        tl.store(scale + row, factor, mask=row < rows)
+        tl.store(statistics + row, factor, mask=row < rows)
         result = values * factor * w
         if BIAS:
             result += b
@@ -172,7 +175,7 @@ def _add_norm_kernel(
 
 @triton.jit
 def _add_norm_gradient_kernel(
-    of_norm, of_total, total, weight, mean, scale, seed, dx, of_branch, sums, rows, columns, dropped, kept_scale,
+    of_norm, of_total, total, weight, statistics, seed, dx, of_branch, sums, rows, columns, dropped, kept_scale,
     CENTRED: tl.constexpr, OF_TOTAL: tl.constexpr, BRANCH_BIAS: tl.constexpr, BIAS: tl.constexpr,
     DROPOUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -192,9 +195,9 @@ def _add_norm_gradient_kernel(
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
         values = tl.load(total + place, mask=here, other=0.0).to(tl.float32)
         g = tl.load(of_norm + place, mask=here, other=0.0).to(tl.float32)
-        factor = tl.load(scale + row, mask=row < rows, other=0.0)
+        factor = tl.load(statistics + row, mask=row < rows, other=0.0)
         if CENTRED:
-            values = tl.where(here, values - tl.load(mean + row, mask=row < rows, other=0.0), 0.0)
+            values = tl.where(here, values - tl.load(statistics + rows + row, mask=row < rows, other=0.0), 0.0)
         normal = values * factor
         weighted = g * w
         d = weighted - normal * (tl.sum(weighted * normal, 1)[:, None] / columns)

@@ -11,10 +11,10 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import _C
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -25,12 +25,15 @@ _BLOCK = (128, 1024)
 """Minimum and maximum number of queries that share one mask with a window."""
 
 
+_QKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _ABSORBING = -1024.0
 """The log of a sum, added to a maximum of 2**10, keeps 14 of fp32's 24 bits: probabilities are within 2**-14."""
 
 
 class _Torch:
     """torch's choice of a kernel. In deterministic mode, only CUDA kernels with deterministic gradients are allowed."""
+
+    shares_heads = True
 
     def supports(self, call: AttentionCall) -> str:
         """Return "", because every call can be split into pieces that torch supports."""
@@ -41,16 +44,28 @@ class _Torch:
         call = _pieces.masked_by_prefix(call)
         with self._selected(call):
             if _is_torchs_own(call):
-                return self._attend(call, is_causal=call.causal)
+                return self._attend(call, causal=call.causal)
             return _pieces.without_blind_rows(_pieces.as_wide_as_its_bias(call), self._whole).to(call.q.dtype)
 
+    def prepared(self, call: AttentionCall) -> Callable[[AttentionCall], torch.Tensor]:
+        """Return ``run``, or for calls that torch computes unchanged, a form without what only depends on the kind."""
+        shared = bool(call.q.shape[1] != call.k.shape[1])
+        if not _is_torchs_own(call) or (shared and not self.shares_heads):
+            return self.run
+
+        def run(call: AttentionCall) -> torch.Tensor:
+            with self._selected(call):
+                return _of_torch(call, *self._fitting(call.q, call.k, call.v), shared, causal=call.causal)
+
+        return run
+
     def _selected(self, call: AttentionCall) -> Any:
+        """Return the context in which torch chooses a kernel."""
         if _loses_sums_on_cpu(call):
-            return _only(SDPBackend.MATH)
+            return _MATH.context()
         if call.q.device.type != "cuda" or not dispatch.is_deterministic():
-            return nullcontext()
-        repeats = dispatch.attention_gradients_repeat()
-        return _only(*[SDPBackend.FLASH_ATTENTION, SDPBackend.MATH] if repeats else [SDPBackend.MATH])
+            return _ANY
+        return (_REPEATABLE if dispatch.attention_gradients_repeat() else _MATH).context()
 
     def _whole(self, call: AttentionCall) -> torch.Tensor:
         if call.cu_seqlens is None:
@@ -68,9 +83,9 @@ class _Torch:
             if 2 * queries >= keys:
                 # With as many queries as keys, both alignments are the same. Padding queries costs less than a mask.
                 if queries == keys:
-                    return self._attend(call, is_causal=True)
+                    return self._attend(call, causal=True)
                 padded = torch.nn.functional.pad(call.q, (0, 0, keys - queries, 0))
-                return self._attend(call, q=padded, is_causal=True)[:, :, keys - queries :]
+                return self._attend(call, q=padded, causal=True)[:, :, keys - queries :]
         if call.window is None:
             return self._masked(call, slice(0, queries), slice(0, keys), {})
         size, shift = min(max(call.window, _BLOCK[0]), _BLOCK[1]), keys - queries
@@ -103,17 +118,52 @@ class _Torch:
                 )
             hidden = shared[size] if hidden is None else hidden | shared[size]
         mask, nothing = _attn_mask(piece, hidden)
-        result = self._attend(piece, attn_mask=mask)
+        result = self._attend(piece, mask=mask)
         return result.masked_fill(nothing, 0.0)
 
     def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
-        shared = bool(call.q.shape[1] != call.k.shape[1])
-        q, scale = call.q if q is None else q, call.scale
-        if scale is not None and scale < 0:  # torch's causal CPU kernel gives NaN for a negative scale
-            q, scale = -q, -scale
-        return scaled_dot_product_attention(
-            q, call.k, call.v, dropout_p=call.dropout_p, scale=scale, enable_gqa=shared, **more
-        )
+        return _of_torch(call, *self._given(call.q if q is None else q, call.k, call.v), **more)
+
+    def _given(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
+        """Return q, k and v as the kernel takes them, and whether they differ in the number of heads."""
+        q, k, v = self._fitting(q, k, v)
+        shared = bool(q.shape[1] != k.shape[1])
+        if shared and not self.shares_heads:
+            k, v = (each.repeat_interleave(q.shape[1] // each.shape[1], 1) for each in (k, v))
+            shared = False
+        return q, k, v, shared
+
+    @staticmethod
+    def _fitting(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> _QKV:
+        """Return the tensors with strides that the kernel supports."""
+        return q, k, v
+
+
+def _of_torch(
+    call: AttentionCall,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    shared: bool,
+    *,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+) -> torch.Tensor:
+    scale = call.scale
+    if scale is not None and scale < 0:  # torch's causal CPU kernel gives NaN for a negative scale
+        q, scale = -q, -scale
+    return scaled_dot_product_attention(q, k, v, mask, call.dropout_p, causal, scale=scale, enable_gqa=shared)
+
+
+def _with_even_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> _QKV:
+    """Return the tensors with stride 1 in the last axis, as torch's CUDA kernels require."""
+    return (
+        q if q.stride()[-1] == 1 else q.contiguous(),
+        k if k.stride()[-1] == 1 else k.contiguous(),
+        v if v.stride()[-1] == 1 else v.contiguous(),
+    )
 
 
 def _loses_sums_on_cpu(call: AttentionCall) -> bool:
@@ -137,7 +187,7 @@ def _loses_sums_on_cpu(call: AttentionCall) -> bool:
 
 def _is_torchs_own(call: AttentionCall) -> bool:
     """Return whether torch's function computes the unchanged call according to the contract."""
-    if call.masked_out is not None or call.bias is not None or call.window is not None or call.cu_seqlens is not None:
+    if any(each is not None for each in (call.masked_out, call.bias, call.window, call.cu_seqlens, call.prefix)):
         return False
     return not call.causal or call.q.shape[2] == call.k.shape[2]
 
@@ -145,8 +195,10 @@ def _is_torchs_own(call: AttentionCall) -> bool:
 class _OnCuda(_Torch):
     """One of torch's CUDA kernels."""
 
+    _fitting = staticmethod(_with_even_rows)
+
     def __init__(self, kernel: SDPBackend, can_use: str, *, masks: bool, shares_heads: bool) -> None:
-        self.kernel, self.can_use, self.masks, self.shares_heads = kernel, can_use, masks, shares_heads
+        self.only, self.can_use, self.masks, self.shares_heads = _Only(kernel), can_use, masks, shares_heads
 
     def supports(self, call: AttentionCall) -> str:
         """Return "" or why this kernel does not support the call."""
@@ -160,16 +212,12 @@ class _OnCuda(_Torch):
         return self._refused(call)
 
     def _refused(self, call: AttentionCall) -> str:
-        call, shared = _pieces.as_wide_as_its_bias(call), call.q.shape[1] != call.k.shape[1]
-        if shared and not self.shares_heads:
-            call = _expanded(call)
-            shared = False
+        call = _pieces.as_wide_as_its_bias(call)
         # Causal queries are padded to the number of keys. torch checks shapes and strides, which run() makes
         # contiguous.
         q = call.q[:, :, :1].expand(-1, -1, call.k.shape[2], -1) if call.causal else call.q
-        given = torch.backends.cuda.SDPAParams(
-            *map(_with_even_rows, (q, call.k, call.v)), None, call.dropout_p, call.causal, shared
-        )
+        q, k, v, shared = self._given(q, call.k, call.v)
+        given = torch.backends.cuda.SDPAParams(q, k, v, None, call.dropout_p, call.causal, shared)
         asked = getattr(torch.backends.cuda, self.can_use)
         if asked(given, False):
             return ""
@@ -180,15 +228,7 @@ class _OnCuda(_Torch):
         return " ".join(" ".join(reasons).split()) or "torch rejects it"
 
     def _selected(self, call: AttentionCall) -> Any:
-        return _only(self.kernel)
-
-    def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
-        if call.q.shape[1] != call.k.shape[1] and not self.shares_heads:
-            call = _expanded(call)
-        q, k, v = map(_with_even_rows, (call.q if q is None else q, call.k, call.v))
-        if k is not call.k or v is not call.v:
-            call = replace(call, k=k, v=v)
-        return super()._attend(call, q, **more)
+        return self.only.context()
 
 
 class _Flash(_OnCuda):
@@ -221,53 +261,58 @@ class _Flash(_OnCuda):
         return crooked or call.window is not None or call.cu_seqlens is not None
 
 
-_SWITCHES = {
-    SDPBackend.FLASH_ATTENTION: (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
-    SDPBackend.EFFICIENT_ATTENTION: (
-        torch.backends.cuda.mem_efficient_sdp_enabled,
-        torch.backends.cuda.enable_mem_efficient_sdp,
-    ),
-    SDPBackend.CUDNN_ATTENTION: (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
-    SDPBackend.MATH: (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
-}
+class _Only:
+    """Reusable context that restricts torch to some kernels, and restores torch's switches.
 
-
-def _only(*kernels: SDPBackend) -> Any:
-    """Return a context that restricts torch to these kernels. torch's sdpa_kernel would slow down small calls."""
-    if torch.compiler.is_compiling():
-        return sdpa_kernel(list(kernels))
-    return _Switched(kernels)
-
-
-class _Switched:
-    """Context that sets torch's kernel switches where they differ from the wanted values, and restores them.
-
-    The switches are global to the process, so threads, such as those of DataParallel, wait for each other.
+    torch's sdpa_kernel would slow down small calls, as would the functions of torch.backends.cuda. The switches are
+    global to the process, so threads, such as those of DataParallel, wait for each other.
     """
 
     _lock = threading.RLock()
 
-    def __init__(self, kernels: tuple[SDPBackend, ...]) -> None:
-        self.kernels = kernels
-        self.changed: list[tuple[Callable[[bool], None], bool]] = []
+    def __init__(self, *kernels: SDPBackend) -> None:
+        self.kernels = list(kernels)
+        self.wanted = [
+            kernel in kernels
+            for kernel in (
+                SDPBackend.FLASH_ATTENTION,
+                SDPBackend.EFFICIENT_ATTENTION,
+                SDPBackend.CUDNN_ATTENTION,
+                SDPBackend.MATH,
+            )
+        ]
+        self.before: list[tuple[bool, bool, bool, bool]] = []
+
+    def context(self) -> Any:
+        """Return this context, or torch's in compiled code."""
+        return sdpa_kernel(self.kernels) if torch.compiler.is_compiling() else self
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        for kernel, (enabled, enable) in _SWITCHES.items():
-            before, state = enabled(), kernel in self.kernels
-            if before != state:
-                self.changed.append((enable, before))
-                enable(state)
+        self.before.append(
+            (
+                _C._get_flash_sdp_enabled(),
+                _C._get_mem_efficient_sdp_enabled(),
+                _C._get_cudnn_sdp_enabled(),
+                _C._get_math_sdp_enabled(),
+            )
+        )
+        _switch(*self.wanted)
 
     def __exit__(self, *error: object) -> None:
-        for enable, before in self.changed:
-            enable(before)
+        _switch(*self.before.pop())
         self._lock.release()
 
 
-def _with_even_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with stride 1 in the last axis, as torch's CUDA kernels require."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+def _switch(flash: bool, efficient: bool, cudnn: bool, math: bool) -> None:
+    _C._set_sdp_use_flash(flash)
+    _C._set_sdp_use_mem_efficient(efficient)
+    _C._set_sdp_use_cudnn(cudnn)
+    _C._set_sdp_use_math(math)
+
+
+_ANY = nullcontext()
+_MATH, _REPEATABLE = _Only(SDPBackend.MATH), _Only(SDPBackend.FLASH_ATTENTION, SDPBackend.MATH)
 
 
 def _varlen() -> Any:
@@ -287,7 +332,7 @@ def _packed(call: AttentionCall) -> torch.Tensor:
         return torch.arange(batch + 1, dtype=torch.int32, device=call.q.device) * length
 
     of_q, of_k = (borders(queries), borders(keys)) if call.cu_seqlens is None else (call.cu_seqlens,) * 2
-    q, k, v = (_with_even_rows(each.transpose(1, 2).flatten(0, 1)) for each in (call.q, call.k, call.v))
+    q, k, v = _with_even_rows(*(each.transpose(1, 2).flatten(0, 1) for each in (call.q, call.k, call.v)))
     left = -1 if call.window is None else call.window - 1
     result = _varlen()(
         q,
@@ -302,13 +347,6 @@ def _packed(call: AttentionCall) -> torch.Tensor:
         enable_gqa=heads != call.k.shape[1],
     )
     return result.unflatten(0, (batch, queries)).transpose(1, 2)
-
-
-def _expanded(call: AttentionCall) -> AttentionCall:
-    """Return the call with key heads repeated for every head."""
-    times = call.q.shape[1] // call.k.shape[1]
-    k, v = (each.repeat_interleave(times, 1) for each in (call.k, call.v))
-    return AttentionCall(**{**vars(call), "k": k, "v": v})
 
 
 def _attn_mask(call: AttentionCall, hidden: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -61,7 +61,7 @@ def losses_and_normaliser(logits: torch.Tensor, call: Any) -> tuple[torch.Tensor
     cut, labels = tiles(columns, live=3), call.labels.contiguous()
     top, total, target, everything = torch.empty(4, rows, dtype=torch.float32, device=logits.device)
     _launch_rows(
-        programs(rows, cut, logits.device.type),
+        programs(rows, cut, logits.is_cuda),
         logits, labels, top, total, target, everything, rows, columns, logits.stride(0), call.first,
         call.label_smoothing > 0, cut.width, warps=cut.warps,
     )  # fmt: skip
@@ -89,7 +89,7 @@ def gradient(
     rows, columns = logits.shape
     cut = tiles(columns, live=3)
     _launch_gradient(
-        programs(rows, cut, logits.device.type),
+        programs(rows, cut, logits.is_cuda),
         logits, call.labels.contiguous(), normaliser, grad.contiguous(), into, rows, columns, logits.stride(0),
         call.first, call.ignore_index, float(call.label_smoothing), call.label_smoothing / call.vocabulary,
         cut.width, warps=cut.warps,

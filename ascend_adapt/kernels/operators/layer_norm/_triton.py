@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import triton.language as tl
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
 from ascend_adapt.kernels.partial_sums import added
-from ascend_adapt.kernels.tiles import WIDEST, programs_at_once, stages, tiles
+from ascend_adapt.kernels.tiles import WIDEST, Tiles, programs_at_once, stages, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
 # Warps of a multiprocessor. Backward: elements of a row per warp, and programs per multiprocessor at most. Tuned on an
@@ -54,40 +55,45 @@ class _Norm(torch.autograd.Function):
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, tiles(columns, live=4)
         y = torch.empty_like(x)
-        mean, scale = torch.empty(2, rows, dtype=torch.float32, device=x.device)
+        statistics = torch.empty(1 + centred, rows, dtype=torch.float32, device=x.device)
         _launch_forward(
             programs_at_once(rows, cut, _WARPS // cut.warps, x.device),
-            x, weight, bias, y, mean, scale, rows, columns, float(eps),
+            x, weight, bias, y, statistics, rows, columns, float(eps),
             centred, bias is not None, cut.rows, cut.width, stages(cut, x), warps=cut.warps,
         )  # fmt: skip
         ctx.centred, ctx.has_bias = centred, bias is not None
-        ctx.save_for_backward(x, weight, mean, scale)
+        ctx.save_for_backward(x, weight, statistics)
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        x, weight, mean, scale = ctx.saved_tensors
+        x, weight, statistics = ctx.saved_tensors
         grad = grads[0].contiguous()
         columns = x.shape[-1]
-        rows, cut = x.numel() // columns, tiles(columns, live=6)
-        cut = replace(cut, warps=max(cut.warps, cut.width // _OF_WARP))
+        rows, cut = x.numel() // columns, _cut_of_gradient(columns)
         # Each program sums the weight's gradient over its rows. Adding these sums in order is deterministic.
         count = programs_at_once(rows, cut, min(_MOST, _WARPS // 2 // cut.warps), x.device)
         dx = torch.empty_like(x)
         sums = torch.empty(1 + ctx.has_bias, count, columns, dtype=torch.float32, device=x.device)
         _launch_gradient(
             count,
-            grad, x, weight, mean, scale, dx, sums, rows, columns,
+            grad, x, weight, statistics, dx, sums, rows, columns,
             ctx.centred, ctx.has_bias, cut.rows, cut.width, stages(cut, x, grad), warps=cut.warps,
         )  # fmt: skip
         of_weight, *of_bias = added(sums, [weight.dtype] * len(sums))
         return dx, of_weight, of_bias[0] if of_bias else None, None, None
 
 
+@functools.lru_cache(maxsize=256)
+def _cut_of_gradient(columns: int) -> Tiles:
+    cut = tiles(columns, live=6)
+    return replace(cut, warps=max(cut.warps, cut.width // _OF_WARP))
+
+
 @triton.jit
 def _forward_kernel(
-    x, weight, bias, y, mean, scale, rows, columns, eps,
+    x, weight, bias, y, statistics, rows, columns, eps,
     CENTRED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, TILE)[None, :]
@@ -102,9 +108,9 @@ def _forward_kernel(
         if CENTRED:
             centre = tl.sum(values, 1)[:, None] / columns
             values = tl.where(here, values - centre, 0.0)
-            tl.store(mean + row, centre, mask=row < rows)
+            tl.store(statistics + rows + row, centre, mask=row < rows)
         factor = 1.0 / tl.sqrt(tl.sum(values * values, 1)[:, None] / columns + eps)
-        tl.store(scale + row, factor, mask=row < rows)
+        tl.store(statistics + row, factor, mask=row < rows)
         result = values * factor * w
         if BIAS:
             result += b
@@ -113,7 +119,7 @@ def _forward_kernel(
 
 @triton.jit
 def _gradient_kernel(
-    grad, x, weight, mean, scale, dx, sums, rows, columns,
+    grad, x, weight, statistics, dx, sums, rows, columns,
     CENTRED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, TILE)[None, :]
@@ -126,9 +132,9 @@ def _gradient_kernel(
         start, here = row.to(tl.int64) * columns, inside & (row < rows)
         values = tl.load(x + start + column, mask=here, other=0.0).to(tl.float32)
         g = tl.load(grad + start + column, mask=here, other=0.0).to(tl.float32)
-        factor = tl.load(scale + row, mask=row < rows, other=0.0)
+        factor = tl.load(statistics + row, mask=row < rows, other=0.0)
         if CENTRED:
-            values = tl.where(here, values - tl.load(mean + row, mask=row < rows, other=0.0), 0.0)
+            values = tl.where(here, values - tl.load(statistics + rows + row, mask=row < rows, other=0.0), 0.0)
         normal = values * factor
         weighted = g * w
         d = weighted - normal * (tl.sum(weighted * normal, 1)[:, None] / columns)

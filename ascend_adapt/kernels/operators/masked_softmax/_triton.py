@@ -65,11 +65,11 @@ class _MaskedSoftmax(torch.autograd.Function):
 
 
 @functools.lru_cache(maxsize=1024)
-def _cut(shape: torch.Size, device: str) -> tuple[int, tuple[int, ...], tuple[int, int, bool], int]:
+def _cut(shape: torch.Size, on_cuda: bool) -> tuple[int, tuple[int, ...], tuple[int, int, bool], int]:
     """Return the number of programs, (rows, queries, keys, heads), (ROWS, TILE, ONE_TILE), and warps."""
     queries, keys, heads = shape[-2], shape[-1], shape[-3] if len(shape) > 2 else 1
     rows, cut = shape.numel() // keys, tiles(keys, live=4)
-    return programs(rows, cut, device), (rows, queries, keys, heads), (cut.rows, cut.width, cut.count == 1), cut.warps
+    return programs(rows, cut, on_cuda), (rows, queries, keys, heads), (cut.rows, cut.width, cut.count == 1), cut.warps
 
 
 def _mask(masked_out: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Tensor | None, tuple[int, ...]]:
@@ -82,7 +82,7 @@ def _mask(masked_out: torch.Tensor | None, shape: torch.Size) -> tuple[torch.Ten
 
 def _forward(x: torch.Tensor, masked_out: Any, scale: float, causal: bool, fill: str) -> torch.Tensor:
     y, (mask, strides) = torch.empty_like(x), _mask(masked_out, x.shape)
-    count, sizes, constants, warps = _cut(x.shape, x.device.type)
+    count, sizes, constants, warps = _cut(x.shape, x.is_cuda)
     kind = _EXACT if fill == EXACT else _FINITE_ZEROED if fill == FINITE_ZEROED else _FINITE
     _launch_forward(count, x, mask, y, scale, *sizes, *strides, causal, mask is not None, kind, *constants, warps=warps)
     return y
@@ -90,7 +90,7 @@ def _forward(x: torch.Tensor, masked_out: Any, scale: float, causal: bool, fill:
 
 def _gradient(grad: torch.Tensor, y: torch.Tensor, scale: float, causal: bool, masked_out: Any) -> torch.Tensor:
     dx, (mask, strides) = torch.empty_like(y), _mask(masked_out, y.shape)
-    count, sizes, constants, warps = _cut(y.shape, y.device.type)
+    count, sizes, constants, warps = _cut(y.shape, y.is_cuda)
     _launch_gradient(
         count, grad.contiguous(), y, mask, dx, float(scale), *sizes, *strides,
         causal, mask is not None, *constants, warps=warps,

@@ -6,6 +6,8 @@ attention and autograd copy tensors whose layout differs from the expected one.
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,36 +65,60 @@ def _turned(
     tensors: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor, interleaved: bool, *, back: bool
 ) -> list[torch.Tensor]:
     """Return each tensor [..., D] rotated, in its layout; with ``back``, rotated by the transposed matrices."""
-    tensors = [each if each.stride(-1) == 1 else each.contiguous() for each in tensors]
-    if cos.stride(-1) != 1 or cos.stride() != sin.stride():
+    tensors = [each if each.stride()[-1] == 1 else each.contiguous() for each in tensors]
+    if cos.stride()[-1] != 1 or cos.stride() != sin.stride():
         cos, sin = cos.contiguous(), sin.contiguous()
-    x, width = tensors[0], tensors[0].shape[-1]
-    lead, pairs = (1,) * (4 - x.dim()), cos.shape[-1] // 2
-    angles = lead + cos.expand(*x.shape[:-1], 2 * pairs).stride()
-    strides = lead + x.stride()
+    results = [torch.empty_like(each) for each in tensors]
+    (x, y), (key, turned_key) = (tensors[0], results[0]), (tensors[-1], results[-1])
+    layouts = (x.shape, x.stride(), y.stride()), (key.shape, key.stride(), turned_key.stride())
+    plan = _plan(layouts[: len(tensors)], cos.shape, cos.stride(), interleaved, back)
+    if plan is None:
+        return [_turned([each], cos, sin, interleaved, back=back)[0] for each in tensors]
+    _launch(plan.programs, x, key, cos, sin, y, turned_key, sizes=plan.sizes, warps=plan.warps)
+    return results
+
+
+@dataclass(frozen=True)
+class _Plan:
+    programs: int
+    sizes: tuple[int, ...]
+    warps: int
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(
+    layouts: tuple[tuple[tuple[int, ...], ...], ...],
+    shape: tuple[int, ...],
+    strides_of_angles: tuple[int, ...],
+    interleaved: bool,
+    back: bool,
+) -> _Plan | None:
+    """Return how to rotate tensors with these shapes, strides and strides of the results; None if not together."""
+    of_x, width, pairs = layouts[0][0], layouts[0][0][-1], shape[-1] // 2
+    lead = (1,) * (4 - len(of_x))
+    missing = (1,) * (len(of_x) - len(shape))
+    expanded = zip(of_x[:-1], (*missing, *shape[:-1]), (*missing, *strides_of_angles[:-1]), strict=True)
+    angles = lead + tuple(stride if size == whole else 0 for whole, size, stride in expanded)
+    strides = lead + layouts[0][1]
     # A tile has the heads of a position, which share its angles. A program has neighbours in memory.
     heads = min(range(3), key=lambda axis: (angles[axis] != 0, strides[axis]))
     order = [*sorted({0, 1, 2} - {heads}, key=lambda axis: -strides[axis]), heads]
-    shapes = [lead + each.shape for each in tensors]
-    if len(tensors) > 1 and any(shapes[0][axis] != shapes[1][axis] for axis in order[:2]):
-        return [_turned([each], cos, sin, interleaved, back=back)[0] for each in tensors]
-    results = [torch.empty_like(each) for each in tensors]
+    shapes = [lead + each[0] for each in layouts]
+    if any(shapes[0][axis] != shapes[-1][axis] for axis in order[:2]):
+        return None
     outer, middle = (shapes[0][axis] for axis in order[:2])
-    counts = [shape[heads] for shape in shapes]
+    counts = [each[heads] for each in shapes]
     tiles = [max(1, min(_power(count), _MOST_ELEMENTS // _power(width))) for count in counts]
     positions = max(1, _ELEMENTS // (tiles[0] * _power(width)))
-    of_tensors = [
-        (lead + each.stride())[axis] for pair in zip(tensors, results, strict=True) for each in pair for axis in order
-    ]
+    of_tensors = [(lead + each)[axis] for _, *both in layouts for each in both for axis in order]
     rest = width - 2 * pairs
-    _launch(
-        -(-outer * middle // positions),
-        tensors[0], tensors[-1], cos, sin, results[0], results[-1], outer * middle, middle, counts[0], counts[-1],
-        *of_tensors[:6], *of_tensors[-6:], *(angles[axis] for axis in order),
-        interleaved, back, angles[heads] == 0, len(tensors) > 1, positions, tiles[0], tiles[-1],
-        pairs, rest, _power(pairs), _power(rest), warps=8 if tiles[0] * positions * _power(width) > _ELEMENTS else 4,
+    sizes = (
+        outer * middle, middle, counts[0], counts[-1], *of_tensors[:6], *of_tensors[-6:], *(angles[a] for a in order),
+        interleaved, back, angles[heads] == 0, len(layouts) > 1, positions, tiles[0], tiles[-1],
+        pairs, rest, _power(pairs), _power(rest),
     )  # fmt: skip
-    return results
+    warps = 8 if tiles[0] * positions * _power(width) > _ELEMENTS else 4
+    return _Plan(-(-outer * middle // positions), sizes, warps)
 
 
 def _power(size: int) -> int:

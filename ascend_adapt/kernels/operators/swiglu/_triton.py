@@ -49,7 +49,7 @@ class _Swiglu(torch.autograd.Function):
         rows, cut = x.numel() // (2 * half), _cut(half)
         y = x.new_empty(*x.shape[:-1], half)
         _launch_forward(
-            programs(rows, cut, x.device.type),
+            programs(rows, cut, x.is_cuda),
             x, bias, y, rows, half, bias is not None, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
         ctx.save_for_backward(x, bias)
@@ -62,7 +62,7 @@ class _Swiglu(torch.autograd.Function):
         grad, dx = grads[0].contiguous(), torch.empty_like(x)
         half = x.shape[-1] // 2
         rows, cut = x.numel() // (2 * half), _cut(half)
-        count, of_bias, summed = programs(rows, cut, x.device.type), None, ctx.needs_input_grad[1]
+        count, of_bias, summed = programs(rows, cut, x.is_cuda), None, ctx.needs_input_grad[1]
         if summed:
             # Each program sums the gradient of the bias over its rows. Adding these sums in order is deterministic.
             count = min(count, 8 * multiprocessors(x.device))
