@@ -19,26 +19,29 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
     symptom=Symptom("flat_grad_partition = self._get_preflattened_grad_partition(i)", at=f"{_OPTIMIZER}.step"),
 )
 def adjacent_gradients(call: Call) -> Any:
-    """Return DeepSpeed's list of gradients. If they fill a buffer, it is the ``flat_partition`` that the step uses."""
+    """Return DeepSpeed's list of gradients, with the ``flat_partition`` that its step uses instead of concatenating."""
     gradients = call.proceed()
-    buffer = getattr(call.instance, "grads_in_partition", None)  # only if gradients are contiguous
-    expected = int(call["partition_size"])
-    if not isinstance(gradients, list) or buffer is None:
-        return gradients
-    size, start = buffer.element_size(), gradients[0].data_ptr()
-    end, limit = start, buffer.data_ptr() + buffer.numel() * buffer.element_size()
-    for each in gradients:
-        if each.dtype != buffer.dtype or each.data_ptr() != end or not each.is_contiguous():
-            return gradients
-        end += each.numel() * size
-    if start < buffer.data_ptr() or end > limit or end - start != expected * size:
-        return gradients
-    return _Adjacent(gradients, buffer.narrow(0, (start - buffer.data_ptr()) // size, expected))
+    return _Gradients(gradients, int(call["partition_size"])) if isinstance(gradients, list) else gradients
 
 
-class _Adjacent(list[Any]):
-    """Gradients that are slices of ``flat_partition``, in its order and without gaps."""
+class _Gradients(list[Any]):
+    """Gradients of a partition of ``size`` elements."""
 
-    def __init__(self, gradients: list[Any], flat_partition: Any) -> None:
+    def __init__(self, gradients: list[Any], size: int) -> None:
         super().__init__(gradients)
-        self.flat_partition = flat_partition
+        self.size = size
+
+    @property
+    def flat_partition(self) -> Any:
+        """The partition, if the gradients now are its slices in its order; else None, as after offload_states()."""
+        first = self[0]
+        end = first.data_ptr()
+        for each in self:
+            if each.dtype != first.dtype or each.data_ptr() != end or not each.is_contiguous():
+                return None
+            end += each.numel() * first.element_size()
+        storage = first.untyped_storage()
+        elements = (end - first.data_ptr()) // first.element_size()
+        if elements != self.size or end > storage.data_ptr() + storage.nbytes():  # a tensor next to the storage
+            return None
+        return first.as_strided((elements,), (1,))

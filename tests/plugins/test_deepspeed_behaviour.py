@@ -89,7 +89,7 @@ WEIGHTS_ALONE = {
     "0.11.1": {("1", "float32", "removed"): COME_BACK, ("1", "bfloat16", "removed"): COME_BACK},
     NEWEST: {("0", "float16", "kept"): COME_BACK},
 }
-# Release -> patches of the optimizer for GPUs and NPUs that apply: for each patch the oldest release that runs on a CPU,
+# Release -> patches of the optimizer for GPUs and NPUs that apply: of each patch the oldest release that runs on a CPU,
 # and the newest.
 SINCE_0_9_2 = [
     "batched_copies_to_partition",

@@ -151,9 +151,10 @@ def test_weights_are_sliced_again_only_where_they_have_moved(optimizer_class):
     assert [patched_update(), patched_update()] == [5, 5]
 
 
-@pytest.mark.parametrize("change", ["none", "order", "padding", "type", "gap", "no buffer"])
+@pytest.mark.parametrize("change", ["none", "order", "padding", "type", "gap", "other memory"])
 def test_gradients_that_fill_one_buffer_are_not_concatenated(optimizer_class, change):
-    buffer = random(12)
+    memory = random(16)
+    buffer = memory[:12]
     gradients = [buffer[1:5].view(2, 2), buffer[5:8], buffer[8:11]]
     if change == "order":
         gradients.reverse()
@@ -163,7 +164,10 @@ def test_gradients_that_fill_one_buffer_are_not_concatenated(optimizer_class, ch
         gradients[2] = gradients[2].view(torch.int32)
     if change == "gap":
         gradients[1:] = [buffer[6:9], buffer[9:12]]
-    optimizer = of(optimizer_class, grads_in_partition=None if change == "no buffer" else buffer)
+    if change == "other memory":  # adjacent, but not of one storage
+        both = memory.numpy()
+        gradients = [torch.from_numpy(both[1:5]).view(2, 2), *torch.from_numpy(both[5:11]).split(3)]
+    optimizer = of(optimizer_class, bit16_groups=[[]])
 
     def get_flat_partition(tensor_list, first_offset, partition_size):
         return gradients
@@ -176,10 +180,21 @@ def test_gradients_that_fill_one_buffer_are_not_concatenated(optimizer_class, ch
         assert flat is None
         return
     assert (flat.data_ptr(), flat.tolist()) == (buffer[1:].data_ptr(), buffer[1:11].tolist())
-    optimizer.bit16_groups = [[]]
     assert not gradient_checks.batched_overflow_check.function(optimizer)
     buffer[10] = float("inf")
     assert gradient_checks.batched_overflow_check.function(optimizer)
+
+
+def test_gradients_that_have_left_their_buffer_are_concatenated(optimizer_class):
+    """As after DeepSpeed's offload_states() and reload_states() between the backward pass and the step."""
+    buffer = random(10)
+    gradients = list(buffer.split([4, 6]))
+    call = (lambda tensor_list, first_offset, partition_size: gradients, None, ([], 0, 10), {})
+    optimizer = of(optimizer_class, averaged_gradients={0: flat_gradients.adjacent_gradients.function(*call)})
+    assert optimizer._get_preflattened_grad_partition(0) is not None
+    for gradient in optimizer.averaged_gradients[0]:
+        gradient.data = gradient.data.clone()
+    assert optimizer._get_preflattened_grad_partition(0) is None
 
 
 @pytest.mark.parametrize(
