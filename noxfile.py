@@ -22,6 +22,8 @@ RELEASES = {
     "0.12.6": "pydantic==1.10.27",
     "0.14.5": "pydantic==2.14.4",
     "0.16.9": "pydantic==2.14.4",
+    "0.17.2": "pydantic==2.14.4",
+    "0.19.2": "pydantic==2.14.4",
 }
 EVIDENCE = "ascend_adapt/diagnosis/evidence_records.json"
 # Its setup.py imports torch.

@@ -21,7 +21,11 @@ def batched_overflow_check(self: Any) -> Any:
     """Return whether a gradient of this rank's partitions contains Inf or NaN, as bool [1] on the device."""
     import torch
 
-    found = [grad for i in range(len(self.bit16_groups)) for grad in self.averaged_gradients[i] if grad is not None]
+    groups = [self.averaged_gradients[i] for i in range(len(self.bit16_groups))]
+    # From 0.19.2 on, a list of gradients may have the partition that they are slices of.
+    flat = [getattr(group, "flat_partition", None) for group in groups]
+    parts = [group if whole is None else [whole] for group, whole in zip(groups, flat, strict=True)]
+    found = [grad for part in parts for grad in part if grad is not None]
     dense = [grad._values() if grad.is_sparse else grad for grad in found]
     filled = [grad for grad in dense if grad.numel()]
     if not filled:
@@ -29,5 +33,5 @@ def batched_overflow_check(self: Any) -> Any:
 
         return torch.zeros(1, dtype=torch.bool, device=get_accelerator().current_device_name())
     # The infinity norm is Inf or NaN if any value is.
-    largest = torch.stack([norm.float() for norm in torch._foreach_norm(filled, float("inf"))])
+    largest = torch.stack(torch._foreach_norm(filled, float("inf")))
     return ~torch.isfinite(largest).all().reshape(1)

@@ -89,6 +89,28 @@ WEIGHTS_ALONE = {
     "0.11.1": {("1", "float32", "removed"): COME_BACK, ("1", "bfloat16", "removed"): COME_BACK},
     NEWEST: {("0", "float16", "kept"): COME_BACK},
 }
+# Release -> patches of the optimizer for GPUs and NPUs that apply: of each patch the oldest release that runs on a CPU,
+# and the newest.
+SINCE_0_9_2 = [
+    "batched_copies_to_partition",
+    "batched_gradient_norm",
+    "postponed_copy_to_partition",
+    "slice_moved_weights",
+]
+SINCE_0_17_2 = [
+    "average_of_one_rank",
+    "batched_copies_to_bucket",
+    "batched_overflow_check",
+    "postponed_copy_to_bucket",
+    *SINCE_0_9_2,
+]
+FEWER_OPERATIONS = {
+    "0.9.2": SINCE_0_9_2,
+    "0.17.2": SINCE_0_17_2,
+    "0.19.2": ["adjacent_gradients", *SINCE_0_17_2],
+    NEWEST: ["adjacent_gradients", *SINCE_0_17_2],
+}
+
 ALONE = [
     (one, job)
     for one, jobs in WEIGHTS_ALONE.items()
@@ -171,6 +193,19 @@ def test_what_is_loaded_without_the_optimizers_states_is_what_is_trained(release
 def _weights_alone(release: str, job: tuple[str, ...], *options: str) -> tuple[int, dict[str, Any], str]:
     with tempfile.TemporaryDirectory() as folder:
         return _run(release, folder, ["1", "weights_alone.py", *job, f"{folder}/checkpoint"], options)
+
+
+@pytest.mark.parametrize("nproc", ["1", "2"])
+@pytest.mark.parametrize("release", [one for one in FEWER_OPERATIONS if one == (ASKED or NEWEST)])
+def test_fewer_operations_give_the_same_bits(release: str, nproc: str) -> None:
+    """Losses, gradient norms, weights and master weights, also of a step with a NaN on one rank, which is skipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, reported, text = _run(release, folder, [nproc, "zero_operations.py"])
+    assert code == 0, text[-4000:]
+    assert reported["deepspeed"].startswith(release)
+    assert reported["applied"] == sorted(FEWER_OPERATIONS[release])
+    assert reported["differ"] == [[]] * int(nproc)
+    assert all(after < before for before, after in reported["operations"].values()), reported["operations"]
 
 
 @pytest.mark.skipif(NEWEST not in CHOSEN, reason="its environment is not asked for")
