@@ -351,6 +351,7 @@ def may_import_at_once(module: str) -> set[str]:
         "ascend_adapt.kernels.first_order",
         "ascend_adapt.kernels.wide_products",
         "ascend_adapt.kernels.triton_launch",
+        "ascend_adapt.kernels.triton_dropout",
     )
     if is_backend or module in at_once:
         return {"torch"}

@@ -6,6 +6,7 @@ from typing import Any
 
 from ascend_adapt import Call, Symptom, replace, wrap
 
+from .. import call_arguments
 from .releases import HOST, REQUIRES
 
 
@@ -27,7 +28,7 @@ def grad_norm_on_device(
     import torch
 
     tensors = [tensor for tensors in tensor_lists for tensor in tensors]
-    norms = torch.stack([norm.float() for norm in torch._foreach_norm(tensors)])
+    norms = torch.stack(torch._foreach_norm(tensors)).float()
     return torch.linalg.vector_norm(norms).reshape(1), None
 
 
@@ -54,6 +55,61 @@ def multi_tensor_scale_in_one_operation(
     else:
         scaled = source if scale == 1.0 else torch._foreach_mul(source, scale)
         torch._foreach_copy_(target, scaled)
+
+
+@wrap(
+    "megatron.core.optimizer.optimizer:_multi_tensor_copy_this_to_that",
+    bodies="af852c6bdac7f797",
+    requires=REQUIRES,
+    host=HOST,
+    devices=("cuda", "npu"),
+    why="in bf16, each parameter is copied in its own operation, while the device waits",
+    until="Megatron-core copies parameters in bf16 with torch's foreach operations",
+    without="slower",
+    symptom=Symptom("that_.copy_(this_)"),
+)
+def copy_in_one_operation(call: Call) -> Any:
+    """Copy each tensor of the first list into the tensor at the same position of the second list."""
+    import torch
+
+    given = call_arguments.known(("this", "that", "overflow_buf"), call)
+    if given is None or given.get("overflow_buf") is not None or not given["this"]:
+        return call.proceed()
+    if len(given["this"]) != len(given["that"]):
+        return call.proceed()
+    with torch.no_grad():
+        torch._foreach_copy_(given["that"], given["this"])
+    return None
+
+
+@wrap(
+    "megatron.core.optimizer.clip_grads:clip_grad_by_total_norm_fp32",
+    bodies=("ddb2f9c926fab5ed", "bdd2d6e22ad6e79e", "437768caeaac9416"),
+    requires=REQUIRES,
+    host=HOST,
+    devices="cuda",
+    why="it inspects each gradient in Python while the device waits, because the norm has just been read",
+    until="Megatron-core clips gradients without a loop over all parameters",
+    without="slower",
+    symptom=Symptom("assert param.grad.type() == 'torch.cuda.FloatTensor'"),
+)
+def clip_in_one_operation(call: Call) -> Any:
+    """Scale fp32 gradients in place if their norm is too large; others are clipped, or rejected, by Megatron's code."""
+    import torch
+
+    given = call_arguments.known(("parameters", "max_norm", "total_norm", "use_decoupled_grad"), call)
+    if given is None or given.get("use_decoupled_grad") or not isinstance(given.get("total_norm"), float):
+        return call.proceed()
+    if not isinstance(given["parameters"], (list, tuple)):
+        return call.proceed()
+    grads = [grad for each in given["parameters"] if (grad := each.grad) is not None]
+    if not all(type(grad) is torch.Tensor and grad.dtype == torch.float32 for grad in grads):
+        return call.proceed()
+    factor = given["max_norm"] / (given["total_norm"] + 1.0e-6)
+    if grads and factor < 1.0:
+        with torch.no_grad():
+            torch._foreach_mul_(grads, factor)
+    return None
 
 
 @wrap(

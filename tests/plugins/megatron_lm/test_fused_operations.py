@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from ascend_adapt.kernels import gelu
 from ascend_adapt_plugins.megatron_lm import fused_operations, optimizer
 
 S, B, N, D = 7, 2, 3, 8
@@ -149,6 +150,109 @@ def test_the_loss_of_each_token_is_megatrons():
     torch.testing.assert_close(loss, expected)
     handed_on = fused_operations.loss_without_fp32_copy.function(lambda *a, **k: "own", None, (logits, target, 0.1), {})
     assert handed_on == "own"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_many_tensors_are_copied_into_others(dtype):
+    source = [torch.randn(3), torch.randn(2, 2)]
+    target = [torch.zeros(3, dtype=dtype, requires_grad=True), torch.zeros(2, 2, dtype=dtype)]
+    copy = optimizer.copy_in_one_operation.function
+    copy(None, None, (source, target), {})
+    for one, other in zip(source, target, strict=True):
+        assert torch.equal(other, one.to(dtype))
+    own = lambda *args, **kwargs: "Megatron's own"  # noqa: E731
+    assert copy(own, None, (source, target, torch.zeros(1)), {}) == "Megatron's own"
+    assert copy(own, None, (source, target[:1]), {}) == "Megatron's own"
+    assert copy(own, None, ([], []), {}) == "Megatron's own"
+
+
+@pytest.mark.parametrize("total", [4.0, 0.5])
+def test_gradients_are_clipped_as_megatron_does(total):
+    parameters = [torch.zeros(3, requires_grad=True) for _ in range(3)]
+    for each in parameters[:2]:
+        each.grad = torch.randn(3)
+    before = [each.grad.clone() for each in parameters[:2]]
+    clip = optimizer.clip_in_one_operation.function
+    clip(None, None, (parameters, 1.0, total), {})
+    factor = min(1.0, 1.0 / (total + 1.0e-6))
+    for each, was in zip(parameters, before, strict=False):
+        assert torch.equal(each.grad, was * factor)
+    assert parameters[2].grad is None
+
+
+def test_gradients_that_only_megatron_clips():
+    own, wide = (lambda *args, **kwargs: "Megatron's own"), torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    wide.grad = torch.zeros_like(wide)
+    clip = optimizer.clip_in_one_operation.function
+    assert clip(own, None, ([wide], 1.0, 4.0), {}) == "Megatron's own"
+    assert clip(own, None, ([], 1.0, 4.0), {"use_decoupled_grad": True}) == "Megatron's own"
+    assert clip(own, None, ([], 1.0, torch.tensor(4.0)), {}) == "Megatron's own"
+
+
+def bias_dropout_add(*args):
+    return fused_operations.fused_bias_dropout_add.function(lambda *given: "Megatron's own", None, args, {})
+
+
+@pytest.fixture
+def with_kernels(monkeypatch):
+    """Let the references compute, in place of the kernels of a GPU."""
+    monkeypatch.setattr(fused_operations, "_fuses", lambda kind: True)
+
+
+@pytest.mark.parametrize("bias", [None, torch.randn(6)])
+def test_bias_and_residual_without_dropout_are_megatrons(with_kernels, bias):
+    x, residual = torch.randn(4, 2, 6), torch.randn(4, 2, 6)
+    expected = residual + (x if bias is None else x + bias)
+    assert torch.equal(bias_dropout_add((x, bias), residual, 0.0), expected)
+
+
+def test_dropout_draws_its_seed_from_the_current_generator(with_kernels):
+    """Megatron sets the state of the generator before it computes again, and expects the same mask."""
+    x, residual = torch.ones(40, 2, 6), torch.zeros(40, 2, 6)
+    state = torch.get_rng_state()
+    first, second = (bias_dropout_add((x, None), residual, 0.5) for _ in range(2))
+    assert not torch.equal(first, second)
+    torch.set_rng_state(state)
+    assert torch.equal(bias_dropout_add((x, None), residual, 0.5), first)
+    assert first.unique().tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("given", ["no kernels", "dtype", "shape", "bias", "float64", "all", "traced"])
+def test_sums_that_only_megatron_computes(monkeypatch, given):
+    monkeypatch.setattr(fused_operations, "_fuses", lambda kind: given != "no kernels")
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: given == "traced")
+    x, residual, bias = torch.randn(4, 6), torch.randn(4, 6), torch.randn(6)
+    if given == "dtype":
+        residual = residual.bfloat16()
+    elif given == "shape":
+        residual = residual[:1]
+    elif given == "bias":
+        bias = bias.bfloat16()
+    elif given == "float64":
+        x, residual, bias = x.double(), residual.double(), bias.double()
+    assert bias_dropout_add((x, bias), residual, 1.0 if given == "all" else 0.1) == "Megatron's own"
+
+
+def test_gelu_has_megatrons_constants(with_kernels):
+    """In float64, they differ by less than the rounding of fp32, in which both compute."""
+    x, bias = torch.linspace(-8, 8, 4001, dtype=torch.float64).reshape(-1, 1), torch.zeros(1, dtype=torch.float64)
+    x.requires_grad_()
+    found = gelu(x, bias, approximate="tanh")
+    right = x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
+    pairs = (found, right), tuple(torch.autograd.grad(each.sum(), x)[0] for each in (found, right))
+    for mine, true in pairs:
+        torch.testing.assert_close(mine, true, atol=torch.finfo(torch.float32).eps, rtol=0)
+    given = torch.randn(4, 6), torch.randn(6)
+    assert torch.equal(
+        fused_operations.fused_bias_gelu.function(None, None, given, {}), gelu(*given, approximate="tanh")
+    )
+
+
+def test_gelus_that_only_megatron_computes(with_kernels):
+    own, x = (lambda *args: "Megatron's own"), torch.zeros(2, 3)
+    assert fused_operations.fused_bias_gelu.function(own, None, (x, None), {}) == "Megatron's own"
+    assert fused_operations.fused_bias_gelu.function(own, None, (x, x), {}) == "Megatron's own"
+    assert fused_operations.fused_bias_gelu.function(own, None, (x.double(), x[0].double()), {}) == "Megatron's own"
 
 
 @pytest.mark.parametrize(("options", "fused"), [({}, True), ({"foreach": True}, None), ({"fused": False}, False)])
