@@ -12,6 +12,7 @@ from ascend_adapt import Call, Symptom, wrap
 from .. import call_arguments
 from .releases import HOST, REQUIRES
 
+_MODEL_PARALLEL = "model-parallel-rng"  # upstream's default
 _NAME = "_current_state_name"  # the attribute exists from 0.16 on
 
 
@@ -31,7 +32,7 @@ def fork_of_one_generator(call: Call) -> Any:
     given, tracker = call_arguments.known(("name",), call), call.instance
     if given is None or tracker.use_cudagraphable_rng or getattr(tracker, _NAME, "default-rng") != "default-rng":
         return call.proceed()
-    name = given["name"] if given else call["name"]
+    name = given.get("name", _MODEL_PARALLEL)
     return forked(tracker, name) if name in tracker.states_ else call.proceed()
 
 
