@@ -34,10 +34,15 @@ def load(group: str, name: str, built_in: str) -> Any:
     Raises:
         SettingsError: no entry point has this name, the object cannot be imported, or an error as in ``names``.
     """
+    return _loaded(group, name, built_in, tuple(sys.path))
+
+
+@functools.cache  # the native trainer asks for its learning rate twice per step
+def _loaded(group: str, name: str, built_in: str, path: tuple[str, ...]) -> Any:
     known = names(group, built_in)
     if name not in known:
         raise SettingsError(f"{name}: expected one of {', '.join(known)} — choose one")
-    (point, *_) = _points(group).select(name=name)
+    (point, *_) = _installed(group, path).select(name=name)
     try:
         return point.load()
     except (Exception, SystemExit) as error:  # a third-party module may raise any exception

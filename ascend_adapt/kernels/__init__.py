@@ -12,6 +12,7 @@ from ascend_adapt.kernels.operators.gelu import gelu
 from ascend_adapt.kernels.operators.layer_norm import layer_norm
 from ascend_adapt.kernels.operators.linear_cross_entropy import linear_cross_entropy
 from ascend_adapt.kernels.operators.masked_softmax import masked_softmax
+from ascend_adapt.kernels.operators.norms import norms
 from ascend_adapt.kernels.operators.rms_norm import rms_norm
 from ascend_adapt.kernels.operators.rotary import rotary
 from ascend_adapt.kernels.operators.split_qkv import split_qkv
@@ -29,6 +30,7 @@ __all__ = [
     "linear_cross_entropy",
     "masked_out_from_keep",
     "masked_softmax",
+    "norms",
     "rms_norm",
     "rotary",
     "split_qkv",

@@ -15,6 +15,7 @@ from ascend_adapt.kernels.operators.gelu import GeluCall
 from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
 from ascend_adapt.kernels.operators.masked_softmax import EXACT, FINITE, MaskedSoftmaxCall
+from ascend_adapt.kernels.operators.norms import NormsCall
 from ascend_adapt.kernels.operators.rms_norm import RmsNormCall
 from ascend_adapt.kernels.operators.rotary import RotaryCall
 from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
@@ -88,6 +89,7 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
     tensors = random(12, 32), random(50, 32), labels, random(50)
     by_token = LinearCrossEntropyCall(*tensors, label_smoothing=0.1, reduction="none", vocabulary=50)
     yield "linear_cross_entropy", "of each token, with a bias", by_token
+    yield "norms", "of two tensors", NormsCall((random(7, 5, grad=False), random(33, grad=False)))
     steps = tuple(torch.tensor(float(count)) for count in (0, 2))
 
     def fp32() -> tuple[Any, ...]:

@@ -106,6 +106,11 @@ def seed(device: torch.device, number: int) -> None:
         _module(device).manual_seed(number)
 
 
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a host tensor on the device. The transfer is from page-locked memory, so the host does not wait for it."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
 def peak_memory(device: torch.device) -> int | None:
     """Return the peak memory of tensors on the device so far, in bytes; None on a CPU."""
     return None if device.type == "cpu" else int(_module(device).max_memory_allocated(device))

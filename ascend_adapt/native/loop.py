@@ -291,9 +291,14 @@ class TrainingRun:
         total, micro_batches = now.samples, now.micro_batches
         self.times.step(now.seconds)
 
-        def fetch_next() -> None:
+        peak_memory: int | None = None
+
+        def while_it_computes() -> Batch | None:
+            nonlocal peak_memory
+            peak_memory = devices.peak_memory(self.mesh.device)
             if isinstance(self.train, Samples) and before.iteration + 1 < config.iterations:
                 self._fetched = self._fetch(before.consumed_samples + total)
+            return None if self._fetched is None else self._fetched.batch
 
         rate = learning_rate(config.schedule, before.scheduled)
         decay = weight_decay(config.schedule, config.optimizer.weight_decay, before.scheduled)
@@ -302,7 +307,7 @@ class TrainingRun:
             micro_batches,
             rate,
             decay,
-            meanwhile=fetch_next,
+            meanwhile=while_it_computes,
             votes_to_stop=self.interruption.asked_to_stop or self._late,
             votes_to_save=self.interruption.asked_to_save,
         )
@@ -333,7 +338,7 @@ class TrainingRun:
                 seconds=time.perf_counter() - began,
                 params_norm=done.params_norm,
                 num_zeros=done.num_zeros,
-                peak_memory_bytes=devices.peak_memory(self.mesh.device),
+                peak_memory_bytes=peak_memory,
                 spreads=spreads,
             )
         )

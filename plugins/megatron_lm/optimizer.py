@@ -27,9 +27,14 @@ def grad_norm_on_device(
     """Return the 2-norm over all tensors (fp32 [1]) and None, as Megatron-core does."""
     import torch
 
-    tensors = [tensor for tensors in tensor_lists for tensor in tensors]
-    norms = torch.stack(torch._foreach_norm(tensors)).float()
-    return torch.linalg.vector_norm(norms).reshape(1), None
+    from ascend_adapt.kernels import norms
+
+    by_dtype: dict[Any, list[Any]] = {}
+    for tensors in tensor_lists:
+        for tensor in tensors:
+            by_dtype.setdefault(tensor.dtype, []).append(tensor)
+    found = torch.cat([norms(tensors) for tensors in by_dtype.values()])
+    return torch.linalg.vector_norm(found).reshape(1), None
 
 
 @replace(

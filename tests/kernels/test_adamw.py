@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -30,6 +32,14 @@ def test_a_parameter_counts_steps_from_its_first_gradient(backend):
     shared = one(step=2.0)
     adamw(*shared, lr=0.1, weight_decay=0.0)
     assert shared[0][0].item() == pytest.approx(0.936119, abs=1e-6)
+
+
+def test_a_gradient_that_is_not_contiguous_is_another_kind_of_call():
+    """A backend that reads memory in order must not be chosen for it, although it was for the earlier steps."""
+    param, grad, mean, square = (torch.zeros(3, 3) for _ in range(4))
+    given = (param,), (grad,), (mean,), (square,), (torch.tensor(0.0),), 0.1, 0.9, 0.999, 1e-8, 0.0
+    call = AdamwCall(*given)
+    assert replace(call, grads=(grad.T,)).signature() != call.signature()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

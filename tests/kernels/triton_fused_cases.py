@@ -5,12 +5,14 @@ On a machine with a GPU: ``python -m pytest tests/kernels/triton_fused_cases.py`
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import pytest
 import torch
 from covering import every_pair
 
+from ascend_adapt.kernels import tensor_lists
 from ascend_adapt.kernels.comparison import compare
 from ascend_adapt.kernels.dispatch import kernels
 from ascend_adapt.kernels.operators.adamw import AdamwCall
@@ -21,7 +23,10 @@ from ascend_adapt.kernels.operators.bias_dropout_add import BiasDropoutAddCall
 from ascend_adapt.kernels.operators.bias_dropout_add import _triton as bias_dropout_add
 from ascend_adapt.kernels.operators.gelu import GeluCall
 from ascend_adapt.kernels.operators.gelu import _triton as gelu
+from ascend_adapt.kernels.operators.norms import NormsCall
+from ascend_adapt.kernels.operators.norms import _triton as norms
 from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
+from ascend_adapt.kernels.partial_sums import added
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -232,13 +237,40 @@ def test_adamw_keeps_the_addresses_that_a_graph_reads_at_each_replay(monkeypatch
     step = torch.zeros((), device=DEVICE)
     read = []
     monkeypatch.setattr(adamw, "_launch", lambda programs, *given, warps: read.append(weakref.ref(given[0])))
-    kept = [torch.ones(40, device=DEVICE) for _ in range(2 * adamw._KEPT)]
+    kept = [torch.ones(40, device=DEVICE) for _ in range(2 * tensor_lists._KEPT)]
     for number, gradient in enumerate(kept):
-        monkeypatch.setattr(adamw, "_is_captured", lambda device, number=number: number == 0)
+        monkeypatch.setattr(tensor_lists, "_is_captured", lambda device, number=number: number == 0)
         adamw.run(AdamwCall((param,), (gradient,), (mean,), (square,), (step,), 0.1, 0.0, 0.0, 1e-8, 0.0))
     captured, eager = read[0](), read[1]()
     assert captured.tolist()[1] == kept[0].data_ptr()
     assert eager is None
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 528, 70), (2, 17, 1030)], ids=str)
+def test_partial_sums_are_added_for_each_kind(shape):
+    torch.manual_seed(0)
+    sums = torch.randn(shape, device=DEVICE)
+    for dtypes in ([torch.float32] * shape[0], [torch.bfloat16] * shape[0], [torch.float32, *DTYPES][: shape[0]]):
+        found, exact = added(sums, dtypes), sums.double().sum(1)
+        assert [each.dtype for each in found] == dtypes
+        for each, right in zip(found, exact, strict=True):
+            torch.testing.assert_close(each, right.to(each.dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [[1], [64, 128], [70_001, 3, 200_000, 0, 65_536]], ids=str)
+def test_norms(dtype, sizes):
+    torch.manual_seed(0)
+    check("norms", NormsCall(tuple(random(size, dtype=dtype, grad=False) for size in sizes)))
+
+
+def test_norms_of_one_element_that_is_not_finite():
+    tensors = [random(70_000, grad=False) for _ in range(4)]
+    tensors[1][69_999], tensors[2][0] = float("nan"), float("-inf")
+    found = norms.run(NormsCall(tuple(tensors))).tolist()
+    assert [math.isfinite(each) for each in found] == [True, False, False, True]
+    assert math.isnan(found[1])
+    assert math.isinf(found[2])
 
 
 def test_what_they_do_not_take():
@@ -248,4 +280,6 @@ def test_what_they_do_not_take():
     assert "float64" in add_norm.supports(AddNormCall(double, double, None, double[0]))
     assert "float64" in bias_dropout_add.supports(BiasDropoutAddCall(double, double))
     assert "empty" in bias_dropout_add.supports(BiasDropoutAddCall(torch.zeros(0, 2), torch.zeros(0, 2)))
+    assert "float64" in norms.supports(NormsCall((double,)))
+    assert "contiguous" in norms.supports(NormsCall((torch.zeros(2, 3).T,)))
     assert "no rows" in add_norm.supports(AddNormCall(torch.zeros(0, 2), torch.zeros(0, 2), None, torch.zeros(2)))

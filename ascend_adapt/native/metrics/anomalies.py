@@ -47,7 +47,9 @@ class AnomalyDetector:
         before, spike = list(self._losses), None
         self._losses.append(step.loss)
         if len(before) == SEEN:
-            mean, deviation = statistics.fmean(before), statistics.pstdev(before)
+            mean = statistics.fmean(before)
+            # pstdev computes in fractions, while the device waits for the next step.
+            deviation = math.sqrt(statistics.fmean((loss - mean) ** 2 for loss in before))
             if step.loss - mean > max(DEVIATIONS * deviation, LEAST * abs(mean)):
                 spike = (
                     f"warning: iteration {iteration}: loss {step.loss:.4g}, the previous {SEEN} losses were {mean:.4g} "

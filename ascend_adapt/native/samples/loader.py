@@ -13,6 +13,7 @@ from ascend_adapt.config.batches import samples_wanted
 from ascend_adapt.config.train_config import Data, TrainConfig
 from ascend_adapt.data import gpt_dataset, weights_by_documents
 from ascend_adapt.errors import DataError
+from ascend_adapt.native import device as devices
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.samples.token_files import empty_by_split
 from ascend_adapt.native.samples.workers import data_loader, end_workers, owned
@@ -73,7 +74,9 @@ class Samples:
                 raise DataError(f"{self.part}: no sample is left for the next step — add text, or reduce the steps")
             parts.append(owned(part))
         names = [*self._names, *(["masked_out"] if "masked_out" in parts[0] else [])]
-        return {name: torch.cat([part[name] for part in parts]).to(self.device, non_blocking=True) for name in names}
+        # A copy by torch.cat is not page-locked, and the host would wait for its transfer.
+        batch = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in names}
+        return {name: devices.sent(batch[name], self.device) for name in names}
 
     def close(self) -> None:
         """End the workers."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ascend_adapt import kernels
 from ascend_adapt.native.parallel.mesh import Mesh
 from ascend_adapt.native.parallel.parameters import WORDS, Placed
 
@@ -26,16 +27,14 @@ class Norms:
     @classmethod
     def of(cls, there: Sequence[tuple[Placed, torch.Tensor]]) -> Norms:
         """Return the norms of tensors, one per parameter."""
-        # Grouped by dtype, because torch handles tensors of mixed dtypes one by one.
+        # Grouped by dtype, because the kernel takes tensors of one dtype.
         parameters: list[Placed] = []
         norms: list[torch.Tensor] = []
         for places in by_dtype([tensor for _, tensor in there]):
             group = [there[place] for place in places]
-            # By default, the norm of a 16-bit tensor has the tensor's dtype, with three significant digits.
-            wide = {"dtype": torch.float32} if group[0][1].element_size() == 2 else {}
-            norms += torch._foreach_norm([tensor for _, tensor in group], **wide)
+            norms.append(kernels.norms([tensor for _, tensor in group]))
             parameters += [one for one, _ in group]
-        return cls(parameters, torch.stack(norms).float() if norms else torch.zeros(0))
+        return cls(parameters, torch.cat(norms).float() if norms else torch.zeros(0))
 
     def not_finite(self) -> tuple[str, ...]:
         """Return the names of the parameters whose norm is NaN or Inf."""

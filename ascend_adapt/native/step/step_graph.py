@@ -83,6 +83,7 @@ class StepGraphs:
         self._marks = torch.zeros(3, device=mesh.device)
         self._marks_on_host = (False, False, False)
         self._pool: Any = None
+        self._last: _Graphs | None = None
         self._graphs: dict[tuple[Any, ...], _Graphs] = {}
         self._seen: dict[tuple[Any, ...], int] = {}
         self._stopped = False
@@ -92,18 +93,27 @@ class StepGraphs:
         self, batch: Batch, micro_batches: int, lr: float, weight_decay: float, marks: tuple[bool, bool, bool]
     ) -> Update:
         """Run a step, by replaying its graphs if they have been captured."""
-        self._lr.fill_(lr)
-        if marks != self._marks_on_host:
-            self._marks.copy_(torch.tensor(marks, dtype=torch.float32))
-            self._marks_on_host = marks
         current = torch.cuda.current_stream(self._mesh.device)
         self._stream.wait_stream(current)
         try:
             # Kernels and libraries keep state per stream, so eager steps run on the stream that will be captured.
             with torch.cuda.stream(self._stream):
-                return self._run(batch, micro_batches, weight_decay)
+                return self._run(batch, micro_batches, lr, weight_decay, marks)
         finally:
             current.wait_stream(self._stream)
+
+    def prefetch(self, batch: Batch) -> None:
+        """Copy the batch of the next step to where its graph reads it, if that is the graph of the last step.
+
+        The device copies it at the end of the last step, so that it does not wait for the host between steps.
+        """
+        if self._last is None or not self._last.fits(batch):
+            return
+        current = torch.cuda.current_stream(self._mesh.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            self._last.set_inputs(batch)
+        current.wait_stream(self._stream)
 
     def messages(self) -> list[str]:
         """Return the messages to log, and clear them."""
@@ -120,20 +130,25 @@ class StepGraphs:
             graphs.reset()
         self._graphs.clear()
         self._seen.clear()
-        self._pool, self._stopped = None, False
+        self._pool, self._last, self._stopped = None, None, False
 
-    def _run(self, batch: Batch, micro_batches: int, weight_decay: float) -> Update:
+    def _run(
+        self, batch: Batch, micro_batches: int, lr: float, weight_decay: float, marks: tuple[bool, bool, bool]
+    ) -> Update:
         key = self._key(batch, micro_batches)
         graphs = self._graphs.get(key) if key is not None else None
         if graphs is None and key is not None:
             self._seen[key] = seen = self._seen.get(key, 0) + 1
             if seen > EAGER_STEPS and not self._stopped and len(self._graphs) < KINDS_KEPT:
                 graphs = self._captured(key, batch, micro_batches)
+        self._last = graphs
         if graphs is None:
             loss = self._passes(batch, micro_batches)
+            self._set_values(lr, marks)
             return self._update(loss, self._lr, weight_decay, self._marks)
         graphs.set_inputs(batch)
         graphs.passes.replay()
+        self._set_values(lr, marks)
         if graphs.update is None and graphs.updates_seen == 0:
             # Run once eagerly: kernels prepare tables of the gradients' new addresses.
             graphs.updates_seen = 1
@@ -148,10 +163,17 @@ class StepGraphs:
         assert graphs.result is not None
         return graphs.result
 
+    def _set_values(self, lr: float, marks: tuple[bool, bool, bool]) -> None:
+        """Set the values that the update reads; the device waits for them only after the passes."""
+        self._lr.fill_(lr)
+        if marks != self._marks_on_host:
+            self._marks.copy_(torch.tensor(marks, dtype=torch.float32))
+            self._marks_on_host = marks
+
     def _key(self, batch: Batch, micro_batches: int) -> tuple[Any, ...] | None:
         if not isinstance(batch, Mapping):
             return None
-        return (micro_batches, *((name, each.shape, each.dtype) for name, each in sorted(batch.items())))
+        return micro_batches, *_kinds(batch)
 
     def _captured(self, key: tuple[Any, ...], batch: Batch, micro_batches: int) -> _Graphs | None:
         """Capture the passes of a kind of step; None if this fails, or leaves too little memory, on any rank."""
@@ -202,6 +224,10 @@ def _why_failed(error: BaseException) -> str:
     return f"the capture failed ({one_line(error)})"
 
 
+def _kinds(batch: Mapping[str, torch.Tensor]) -> list[tuple[str, torch.Size, torch.dtype]]:
+    return [(name, each.shape, each.dtype) for name, each in sorted(batch.items())]
+
+
 class _Graphs:
     """The two graphs of one kind of step, and the tensors that they read and write."""
 
@@ -214,6 +240,7 @@ class _Graphs:
         self.gradients: list[tuple[Placed, torch.Tensor]] = []
         """The tensors that the passes write gradients to, kept alive as long as the graph may write to them."""
         self.result: Update | None = None
+        self._copied: Batch | None = None
 
     def reset(self) -> None:
         """Free the graphs."""
@@ -221,11 +248,18 @@ class _Graphs:
             if graph is not None:
                 graph.reset()
 
+    def fits(self, batch: Batch) -> bool:
+        """Return whether a batch has the names, shapes and dtypes of the inputs."""
+        return isinstance(batch, Mapping) and _kinds(batch) == _kinds(self.inputs)
+
     def set_inputs(self, batch: Batch) -> None:
-        """Copy a batch to where the graph reads it."""
+        """Copy a batch to where the graph reads it, unless it was the last one that was copied."""
         assert isinstance(batch, Mapping)
+        if batch is self._copied:
+            return
         for name, tensor in self.inputs.items():
             tensor.copy_(batch[name])
+        self._copied = batch
 
     def restore_gradients(self) -> None:
         """Set the parameters' gradients to those that the passes have just written."""

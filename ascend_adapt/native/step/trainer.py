@@ -94,13 +94,13 @@ class Trainer:
         *,
         votes_to_stop: bool = False,
         votes_to_save: bool = False,
-        meanwhile: Callable[[], None] = lambda: None,
+        meanwhile: Callable[[], Batch | None] = lambda: None,
     ) -> Step:
         """Train on this data-parallel rank's part of one global batch.
 
         ``votes_to_stop``: whether this rank requests to stop after the step; ``votes_to_save``: whether it requests a
         checkpoint. The result has the number of ranks that requested each. ``meanwhile`` runs while the device computes
-        the step.
+        the step, and returns the batch of the next step if it is known.
 
         Raises:
             TrainingError: an overflow at the minimum loss scale, by DeepSpeed's rule.
@@ -127,7 +127,9 @@ class Trainer:
                 self._optimize(reduced[0], lr, weight_decay)
             self.optimizer.clear_gradients()
         self.scaler.update(skipped)
-        meanwhile()
+        following = meanwhile()
+        if self.graphs is not None and following is not None:
+            self.graphs.prefetch(following)
         norm_sum, loss_sum, votes_sum, _, saves_sum = reduced.tolist()
         self._try_compiled(time.perf_counter() - began, micro_batches)
         skipped = skipped or not math.isfinite(norm_sum)

@@ -75,6 +75,25 @@ def test_replayed_steps_are_the_eager_ones(graphed, model, dtype):
     assert one.messages() == []
 
 
+def test_the_next_batch_is_copied_before_its_step_and_only_once(graphed, monkeypatch):
+    """A batch that comes instead of the announced one, or that has another shape, is read all the same."""
+    one, other = graphed(), graphed(eager=True)
+    for number in range(EAGER_STEPS + 2):
+        assert stepped(one, number) == stepped(other, number)
+    copied = []
+    (graphs,) = one.graphs._graphs.values()
+    original = graphs.inputs["tokens"].copy_
+    monkeypatch.setattr(graphs.inputs["tokens"], "copy_", lambda given: copied.append(1) or original(given))
+    batches = [batch(number, SETTINGS) for number in range(20, 25)]
+    half = {name: tensor[:4] for name, tensor in batches[4].items()}
+    steps = [(batches[0], batches[1], 2), (batches[1], batches[2], 2), (batches[3], half, 2), (half, batches[4], 1)]
+    for now, announced, micro_batches in [*steps, (batches[4], None, 2)]:
+        found = one.step(now, micro_batches, 1e-3, DECAY, meanwhile=lambda announced=announced: announced)
+        assert found == other.step(now, micro_batches, 1e-3, DECAY)
+    # The first batch and its two successors, the one that came instead, and the last, which followed an eager step.
+    assert len(copied) == 5
+
+
 def test_a_step_of_another_shape_has_graphs_of_its_own(graphed):
     one, other = graphed(), graphed(eager=True)
     for number in range(2 * EAGER_STEPS + 4):

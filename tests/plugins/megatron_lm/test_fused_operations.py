@@ -123,9 +123,9 @@ def test_a_mask_of_inference_mode_is_read_each_time(qkv):
 
 def test_the_norm_of_many_gradients_is_that_of_one():
     torch.manual_seed(0)
-    tensors = [torch.randn(3), torch.randn(4, 5), torch.randn(1)]
+    tensors = [torch.randn(3), torch.randn(4, 5), torch.randn(1), torch.randn(7).bfloat16()]
     norm, none = optimizer.grad_norm_on_device.function(2048, None, [tensors], False)
-    torch.testing.assert_close(norm, torch.cat([each.flatten() for each in tensors]).norm().reshape(1))
+    torch.testing.assert_close(norm, torch.cat([each.flatten().float() for each in tensors]).norm().reshape(1))
     assert none is None
 
 

@@ -46,15 +46,16 @@ class AdamwCall(KernelCall):
         return self.params[0]
 
     def signature(self) -> tuple[Any, ...]:
-        """Return the kinds of parameters, but not their sizes, because a step has thousands of them.
+        """Return the kinds of parameters, and whether all are contiguous, but not the sizes of thousands of them.
 
         All are on one device, which differs from the model's device if the optimizer is offloaded.
         """
         columns = (self.params, self.grads, self.exp_avgs, self.exp_avg_sqs, self.copies or self.params)
         kinds = {(*(each.dtype for each in row), row[0].dim()) for row in zip(*columns, strict=True)}
+        contiguous = all(each.is_contiguous() for column in columns for each in column)
         steps = frozenset(step.dim() for step in self.steps)
         absent = (self.factor is None, self.found_inf is None)
-        return (self.params[0].device, frozenset(kinds), steps, absent, isinstance(self.lr, float))
+        return (self.params[0].device, frozenset(kinds), contiguous, steps, absent, isinstance(self.lr, float))
 
     def small(self) -> AdamwCall:
         """Return a small call with a few elements of the first parameter."""

@@ -15,6 +15,7 @@ import triton.language as tl
 from ascend_adapt.kernels import triton_dropout
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.add_norm import AddNormCall
+from ascend_adapt.kernels.partial_sums import added
 from ascend_adapt.kernels.tiles import WIDEST, Tiles, multiprocessors, programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
@@ -91,18 +92,18 @@ class _AddNorm(torch.autograd.Function):
         dx = torch.empty_like(total)
         of_branch = torch.empty_like(total) if ctx.dropout_p else dx
         branch_dtype, bias_dtype = ctx.dtypes
-        kinds = 1 + bool(branch_dtype) + bool(bias_dtype)
-        sums = torch.empty(kinds, count, columns, dtype=torch.float32, device=total.device)
+        dtypes = [weight.dtype, *[dtype for dtype in ctx.dtypes if dtype]]
+        sums = torch.empty(len(dtypes), count, columns, dtype=torch.float32, device=total.device)
         _launch_gradient(
             count,
             of_norm, of_total, total, weight, mean, scale, seed, dx, of_branch, sums, rows, columns,
             *triton_dropout.rounded(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype),
             bool(bias_dtype), ctx.dropout_p > 0, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
-        of_weight, *others = sums.sum(1)
-        of_bias = others.pop().to(bias_dtype) if bias_dtype else None
-        of_branch_bias = others.pop().to(branch_dtype) if branch_dtype else None
-        return dx, of_branch, of_branch_bias, of_weight.to(weight.dtype), of_bias, None, None, None, None
+        of_weight, *others = added(sums, dtypes)
+        of_bias = others.pop() if bias_dtype else None
+        of_branch_bias = others.pop() if branch_dtype else None
+        return dx, of_branch, of_branch_bias, of_weight, of_bias, None, None, None, None
 
 
 def _cut(columns: int, live: int) -> Tiles:

@@ -12,6 +12,7 @@ from ascend_adapt.kernels import triton_dropout
 from ascend_adapt.kernels.column_sums import strips
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.bias_dropout_add import BiasDropoutAddCall
+from ascend_adapt.kernels.partial_sums import added
 from ascend_adapt.kernels.triton_launch import Launcher
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -63,13 +64,14 @@ class _BiasDropoutAdd(torch.autograd.Function):
         rows = grad.numel() // columns
         of_branch = torch.empty_like(grad) if dropout else grad
         cut = strips(rows, columns, grad.device, per_processor=8)
-        sums = torch.empty(cut.groups, columns, dtype=torch.float32, device=grad.device) if bias else None
+        sums = torch.empty(1, cut.groups, columns, dtype=torch.float32, device=grad.device) if bias else None
         if dropout or bias:
             _launch_gradient(
                 cut.programs, grad, of_branch, sums, seed, rows, columns, *triton_dropout.rounded(ctx.dropout_p),
                 bias, dropout, cut.groups, cut.rows, cut.width, warps=4,
             )  # fmt: skip
-        return grad, of_branch, None if sums is None else sums.sum(0).to(ctx.bias_dtype), None, None
+        of_bias = None if sums is None else added(sums, [ctx.bias_dtype])[0]
+        return grad, of_branch, of_bias, None, None
 
 
 @triton.jit

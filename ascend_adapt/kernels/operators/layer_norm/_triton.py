@@ -10,6 +10,7 @@ import triton.language as tl
 
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
+from ascend_adapt.kernels.partial_sums import added
 from ascend_adapt.kernels.tiles import WIDEST, multiprocessors, programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
@@ -68,14 +69,14 @@ class _Norm(torch.autograd.Function):
         # Each program sums the weight's gradient over its rows. Adding these sums in order is deterministic.
         count = min(programs(rows, cut, x.device.type), 8 * multiprocessors(x.device))
         dx = torch.empty_like(x)
-        of_weight, of_bias = torch.empty(2, count, columns, dtype=torch.float32, device=x.device)
+        sums = torch.empty(1 + ctx.has_bias, count, columns, dtype=torch.float32, device=x.device)
         _launch_gradient(
             count,
-            grad, x, weight, mean, scale, dx, of_weight, of_bias, rows, columns,
+            grad, x, weight, mean, scale, dx, sums, rows, columns,
             ctx.centred, ctx.has_bias, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
-        bias_gradient = of_bias.sum(0).to(weight.dtype) if ctx.has_bias else None
-        return dx, of_weight.sum(0).to(weight.dtype), bias_gradient, None, None
+        of_weight, *of_bias = added(sums, [weight.dtype] * len(sums))
+        return dx, of_weight, of_bias[0] if of_bias else None, None, None
 
 
 @triton.jit
@@ -106,7 +107,7 @@ def _forward_kernel(
 
 @triton.jit
 def _gradient_kernel(
-    grad, x, weight, mean, scale, dx, of_weight, of_bias, rows, columns,
+    grad, x, weight, mean, scale, dx, sums, rows, columns,
     CENTRED: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, TILE)[None, :]
@@ -131,10 +132,10 @@ def _gradient_kernel(
         sum_w += g * normal
         if BIAS:
             sum_b += g
-    place = tl.program_id(0) * columns + column
-    tl.store(of_weight + place, tl.sum(sum_w, 0)[None, :], mask=inside)
+    place = sums + tl.program_id(0) * columns + column
+    tl.store(place, tl.sum(sum_w, 0)[None, :], mask=inside)
     if BIAS:
-        tl.store(of_bias + place, tl.sum(sum_b, 0)[None, :], mask=inside)
+        tl.store(place + tl.num_programs(0) * columns, tl.sum(sum_b, 0)[None, :], mask=inside)
 
 
 _launch_forward, _launch_gradient = Launcher(_forward_kernel), Launcher(_gradient_kernel)

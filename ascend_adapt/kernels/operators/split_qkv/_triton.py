@@ -11,6 +11,7 @@ import triton.language as tl
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
 from ascend_adapt.kernels.operators.split_qkv._reference import views
+from ascend_adapt.kernels.partial_sums import added
 from ascend_adapt.kernels.tiles import multiprocessors
 from ascend_adapt.kernels.triton_launch import Launcher
 
@@ -53,14 +54,14 @@ class _Split(torch.autograd.Function):
         height = max(1, _ELEMENTS // width)
         parts = max(1, min(-(-rows // height), -(-multiprocessors(device) * _PER_PROCESSOR // heads)))
         summed = ctx.bias_dtype is not None
-        sums = torch.empty(parts, columns, dtype=torch.float32, device=device) if summed else None
+        sums = torch.empty(1, parts, columns, dtype=torch.float32, device=device) if summed else None
         strides = [one.stride(axis) for one in each for axis in (0, 1, 2)]
         _launch(
             heads * parts,
             *each, gradient, sums, rows, columns, length, *strides, ctx.heads // ctx.groups, wide, summed, parts,
             height, width, warps=_WARPS,
         )  # fmt: skip
-        return gradient, None if sums is None else sums.sum(0).to(ctx.bias_dtype), None, None
+        return gradient, None if sums is None else added(sums, [ctx.bias_dtype])[0], None, None
 
 
 @triton.jit

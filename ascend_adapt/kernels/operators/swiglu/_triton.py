@@ -12,6 +12,7 @@ import triton.language as tl
 
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.swiglu import SwigluCall
+from ascend_adapt.kernels.partial_sums import added
 from ascend_adapt.kernels.tiles import Tiles, multiprocessors, programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
@@ -65,12 +66,12 @@ class _Swiglu(torch.autograd.Function):
         if summed:
             # Each program sums the gradient of the bias over its rows. Adding these sums in order is deterministic.
             count = min(count, 8 * multiprocessors(x.device))
-            of_bias = torch.empty(count, 2 * half, dtype=torch.float32, device=x.device)
+            of_bias = torch.empty(1, count, 2 * half, dtype=torch.float32, device=x.device)
         _launch_gradient(
             count,
             grad, x, bias, dx, of_bias, rows, half, bias is not None, summed, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
-        return dx, None if of_bias is None else of_bias.sum(0).to(bias.dtype)
+        return dx, None if of_bias is None else added(of_bias, [bias.dtype])[0]
 
 
 @triton.jit

@@ -1,0 +1,69 @@
+"""2-norms of many tensors, such as of all gradients before clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ascend_adapt.errors import KernelArgumentError
+from ascend_adapt.kernels import small_tensors
+from ascend_adapt.kernels.arguments import check_float, check_together, is_tensor
+from ascend_adapt.kernels.dispatch import Kernel
+from ascend_adapt.kernels.operation import KernelCall
+
+
+@dataclass(eq=False)
+class NormsCall(KernelCall):
+    """The arguments of norms."""
+
+    tensors: tuple[Any, ...]
+
+    def tensor(self) -> Any:
+        """Return the first tensor."""
+        return self.tensors[0]
+
+    def signature(self) -> tuple[Any, ...]:
+        """Return the dtype and device, and whether all tensors are contiguous, but not the sizes of thousands."""
+        first = self.tensors[0]
+        return first.dtype, first.device, all(each.is_contiguous() for each in self.tensors)
+
+    def small(self) -> NormsCall:
+        """Return a small call with two tensors."""
+        alike = small_tensors.maker()
+        of = self.tensors[0].detach()
+        return replace(self, tensors=(alike(of, small_tensors.ROWS, 3), alike(of, small_tensors.ROWS)))
+
+
+def norms(tensors: Sequence[Any]) -> Any:
+    """Return the 2-norm of each tensor, summed in fp32 without gradients; of 16-bit tensors, too.
+
+    Args:
+        tensors: float tensors of one dtype on one device, of any shapes.
+
+    Returns:
+        fp32 [tensors]; NaN or Inf where a tensor has such an element, or where its sum of squares overflows.
+
+    Raises:
+        KernelArgumentError: there is no tensor, or they have several dtypes or devices.
+        BackendUnavailable: the requested backend does not support the call.
+    """
+    import torch
+
+    if not tensors:
+        raise KernelArgumentError("tensors: the list is empty, expected at least one tensor — pass gradients")
+    first = tensors[0]
+    for index, each in enumerate(tensors):
+        if not is_tensor(each) or each.dtype != first.dtype or each.device != first.device:
+            check_float(f"tensors[{index}]", each, shape="of any shape")
+            check_together("tensors[0]", first, **{f"tensors[{index}]": each})
+            raise KernelArgumentError(
+                f"tensors[{index}]: is {each.dtype}, expected {first.dtype}, the dtype of tensors[0] — call norms once "
+                "for each dtype"
+            )
+    check_float("tensors[0]", first, shape="of any shape")
+    with torch.no_grad():
+        return KERNEL(NormsCall(tuple(tensors)))
+
+
+KERNEL = Kernel("norms")
