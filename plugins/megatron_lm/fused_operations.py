@@ -173,6 +173,37 @@ def _fuses(device_type: str) -> bool:
     "megatron.core.transformer.torch_norm:WrappedTorchNorm.__new__",
     requires=REQUIRES,
     host=HOST,
+    devices="cuda",
+    why="the gradients of weight and bias of torch's layer norm take longer than the rest of the norm",
+    until="torch computes them in the pass over the gradient of its input",
+    without="slower",
+    symptom=Symptom(reason="the fault is in torch"),
+)
+def fused_layer_norm(call: Call) -> Any:
+    """Make a new norm use the faster of two kernels, measured; the class and parameters remain torch's."""
+    import torch
+
+    norm = call.proceed()
+    if type(norm) is torch.nn.LayerNorm and len(norm.normalized_shape) == 1:
+        norm.forward = types.MethodType(layer_norm_forward, norm)
+    return norm
+
+
+def layer_norm_forward(self: Any, x: Any) -> Any:
+    """Layer norm like torch.nn.LayerNorm, whose result under autocast is fp32."""
+    import torch
+
+    from ascend_adapt.kernels import layer_norm
+
+    if torch.is_autocast_enabled(x.device.type) or x.shape[-1] != self.normalized_shape[0]:
+        return torch.nn.LayerNorm.forward(self, x)
+    return layer_norm(x, self.weight, self.bias, eps=self.eps)
+
+
+@wrap(
+    "megatron.core.transformer.torch_norm:WrappedTorchNorm.__new__",
+    requires=REQUIRES,
+    host=HOST,
     devices="npu",
     why="torch's RMS norm consists of several operations on an NPU",
     until="torch_npu runs torch's RMS norm as a single operator",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import pytest
 import torch
@@ -166,7 +166,7 @@ def test_many_tensors_are_copied_into_others(dtype):
     assert copy(own, None, ([], []), {}) == "Megatron's own"
 
 
-@pytest.mark.parametrize("total", [4.0, 0.5])
+@pytest.mark.parametrize("total", [4.0, 0.5, torch.tensor(4.0), torch.tensor([0.5])])
 def test_gradients_are_clipped_as_megatron_does(total):
     parameters = [torch.zeros(3, requires_grad=True) for _ in range(3)]
     for each in parameters[:2]:
@@ -174,19 +174,74 @@ def test_gradients_are_clipped_as_megatron_does(total):
     before = [each.grad.clone() for each in parameters[:2]]
     clip = optimizer.clip_in_one_operation.function
     clip(None, None, (parameters, 1.0, total), {})
-    factor = min(1.0, 1.0 / (total + 1.0e-6))
+    factor = min(1.0, 1.0 / (float(total) + 1.0e-6))
     for each, was in zip(parameters, before, strict=False):
-        assert torch.equal(each.grad, was * factor)
+        torch.testing.assert_close(each.grad, was * factor)
     assert parameters[2].grad is None
 
 
 def test_gradients_that_only_megatron_clips():
-    own, wide = (lambda *args, **kwargs: "Megatron's own"), torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    wide.grad = torch.zeros_like(wide)
+    """A norm that is a tensor reaches Megatron's code as a number, because its code needs TransformerEngine for others."""
+
+    def own(parameters, max_norm, total_norm, use_decoupled_grad=False):
+        return "Megatron's own", total_norm
+
+    wide, plain = (torch.zeros(3, dtype=dtype, requires_grad=True) for dtype in (torch.float64, torch.float32))
+    wide.grad, plain.grad = torch.zeros_like(wide), torch.zeros_like(plain)
     clip = optimizer.clip_in_one_operation.function
-    assert clip(own, None, ([wide], 1.0, 4.0), {}) == "Megatron's own"
-    assert clip(own, None, ([], 1.0, 4.0), {"use_decoupled_grad": True}) == "Megatron's own"
-    assert clip(own, None, ([], 1.0, torch.tensor(4.0)), {}) == "Megatron's own"
+    for norm in (4.0, torch.tensor([4.0])):
+        for parameters, more in (([wide], {}), ([], {}), ((plain,), {}), ([plain], {"use_decoupled_grad": True})):
+            found = clip(own, None, (parameters, 1.0, norm), more)
+            assert found == ("Megatron's own", 4.0)
+            assert type(found[1]) is float
+
+
+def norm_function(**clip):
+    """Stands for Megatron's function in a module whose clipping is patched, or not."""
+    return FunctionType(
+        (lambda *args: "Megatron's own").__code__, {"clip_grad_by_total_norm_fp32": SimpleNamespace(**clip)}
+    )
+
+
+def test_the_norm_of_all_ranks_is_not_read_by_the_host(monkeypatch):
+    reduced = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda total, group: reduced.append(group) or total.mul_(4))
+    grads = [torch.randn(3), torch.randn(4, 5)]
+    patched, group = norm_function(__wrapped__=None), {"grad_stats_parallel_group": "all"}
+    norm = optimizer.grad_norm_as_tensor.function(patched, None, (grads,), group)
+    assert norm.shape == ()
+    assert reduced == ["all"]
+    torch.testing.assert_close(norm, 2 * torch.cat([each.flatten() for each in grads]).norm())
+    assert optimizer.grad_norm_as_tensor.function(norm_function(), None, (grads,), {}) == "Megatron's own"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ([],),
+        ([torch.zeros(2)], 1),
+        ([torch.zeros(2, dtype=torch.float64)],),
+        (torch.zeros(2),),
+        ([torch.zeros(2)], 2.0, 3, 4),
+    ],
+)
+def test_norms_that_only_megatron_computes(given):
+    assert optimizer.grad_norm_as_tensor.function(norm_function(__wrapped__=None), None, given, {}) == "Megatron's own"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_norm_has_torchs_result(dtype):
+    norm = fused_operations.fused_layer_norm.function(lambda: torch.nn.LayerNorm(6).to(dtype), None, (), {})
+    torch.nn.init.normal_(norm.weight)
+    x = torch.randn(4, 6).to(dtype)
+    assert torch.equal(norm(x), torch.nn.LayerNorm.forward(norm, x))
+    assert "forward" in vars(norm)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert norm(x).dtype == torch.nn.LayerNorm.forward(norm, x).dtype
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        norm(torch.randn(4, 5).to(dtype))
+    other = fused_operations.fused_layer_norm.function(lambda: torch.nn.RMSNorm(6), None, (), {})
+    assert "forward" not in vars(other)
 
 
 def bias_dropout_add(*args):
