@@ -46,8 +46,8 @@ def norm_of(tensors: list[Any]) -> Any:
     requires="megatron-core>=0.17",
     host=HOST,
     devices="cuda",
-    why="without TransformerEngine the host reads the norm before it clips, and the device waits while the host prepares "
-    "the optimizer's step",
+    why="without TransformerEngine the host reads the norm before it clips, and the device waits until the host has "
+    "prepared the optimizer's step",
     until="Megatron-core returns the norm as a tensor without TransformerEngine, too",
     without="slower",
     symptom=Symptom("total_norm = total_norm.pow(1.0 / norm_type)"),

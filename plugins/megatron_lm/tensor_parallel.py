@@ -24,8 +24,7 @@ _OWN_BACKWARD = ("gradient_accumulation_fusion", "allreduce_dgrad", "sequence_pa
 
 @wrap(
     "megatron.core.tensor_parallel.layers:linear_with_grad_accumulation_and_async_allreduce",
-    # The last one is the statement that sets the attribute .warned of the function.
-    bodies=("f0864ab4b5f3b007", "c01aa9f62ae1ea0d", "6fc03a3c7a8996bb", "49bbbd78c172ce3a", "3742a53c7192f591"),
+    bodies=("f0864ab4b5f3b007", "c01aa9f62ae1ea0d", "6fc03a3c7a8996bb", "49bbbd78c172ce3a"),
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
@@ -52,7 +51,7 @@ def plain_linear(call: Call) -> Any:
     return torch.nn.functional.linear(x, weight, bias)
 
 
-def _region(name: str, *bodies: str) -> Patch:
+def _region(name: str, function: str, *bodies: str) -> Patch:
     """Return the patch of a function between the ranks of a tensor-parallel group."""
 
     @wrap(
@@ -65,7 +64,7 @@ def _region(name: str, *bodies: str) -> Patch:
         why="in a group of one rank it changes nothing, but calls an autograd function in Python, forward and backward",
         until="Megatron-core returns the input in a group of one rank",
         without="slower",
-        symptom=Symptom(reason="each release writes the call of its autograd function differently"),
+        symptom=Symptom(f"{function}.apply(input_, group)", f"{function}.apply(input_)"),
     )
     def region(call: Call) -> Any:
         """Return the input in a group of one rank."""
@@ -86,8 +85,8 @@ def _parallel_state() -> Any:
 
 
 REGIONS = (
-    _region("copy_to", "0990e89451444f2c", "1b62fd8c0124d016"),
-    _region("reduce_from", "7e6fb7b179b06b7a", "81453c3adddb124c"),
-    _region("scatter_to", "4536c1d00a285d57", "48366523663ab6b4"),
-    _region("gather_from", "d2f9979408b2cdb9", "0077199a373e86a5"),
+    _region("copy_to", "_CopyToModelParallelRegion", "0990e89451444f2c", "1b62fd8c0124d016"),
+    _region("reduce_from", "_ReduceFromModelParallelRegion", "7e6fb7b179b06b7a", "81453c3adddb124c"),
+    _region("scatter_to", "_ScatterToModelParallelRegion", "4536c1d00a285d57", "48366523663ab6b4"),
+    _region("gather_from", "_GatherFromModelParallelRegion", "d2f9979408b2cdb9", "0077199a373e86a5"),
 )

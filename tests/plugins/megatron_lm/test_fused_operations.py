@@ -181,7 +181,7 @@ def test_gradients_are_clipped_as_megatron_does(total):
 
 
 def test_gradients_that_only_megatron_clips():
-    """A norm that is a tensor reaches Megatron's code as a number, because its code needs TransformerEngine for others."""
+    """A norm that is a tensor reaches Megatron's code as a number: for tensors, it needs TransformerEngine."""
 
     def own(parameters, max_norm, total_norm, use_decoupled_grad=False):
         return "Megatron's own", total_norm
