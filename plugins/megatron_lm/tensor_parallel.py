@@ -19,7 +19,6 @@ _LINEAR = (
     *("input", "weight", "bias", "gradient_accumulation_fusion", "allreduce_dgrad", "sequence_parallel"),
     *("grad_output_buffer", "wgrad_deferral_limit", "tp_group", "gtp_remat_size"),
 )
-_OWN_BACKWARD = ("gradient_accumulation_fusion", "allreduce_dgrad", "sequence_parallel")
 
 
 @wrap(
@@ -39,7 +38,9 @@ _OWN_BACKWARD = ("gradient_accumulation_fusion", "allreduce_dgrad", "sequence_pa
 def plain_linear(call: Call) -> Any:
     """torch's linear: the same matrix products. A bias is added before rounding to 16 bits, not after it."""
     given = call_arguments.known(_LINEAR, call)
-    if given is None or any(given.get(name) for name in _OWN_BACKWARD) or given.get("gtp_remat_size", 1) != 1:
+    if given is None or "bias" not in given or given.get("gradient_accumulation_fusion"):
+        return call.proceed()
+    if given.get("allreduce_dgrad") or given.get("sequence_parallel") or given.get("gtp_remat_size", 1) != 1:
         return call.proceed()
     if given.get("grad_output_buffer") is not None:
         return call.proceed()
