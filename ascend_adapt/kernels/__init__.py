@@ -6,6 +6,7 @@ from ascend_adapt.kernels.masks import masked_out_from_keep
 from ascend_adapt.kernels.operators.adamw import adamw
 from ascend_adapt.kernels.operators.add_norm import add_norm
 from ascend_adapt.kernels.operators.attention import attention
+from ascend_adapt.kernels.operators.bias_dropout_add import bias_dropout_add
 from ascend_adapt.kernels.operators.cross_entropy import cross_entropy
 from ascend_adapt.kernels.operators.gelu import gelu
 from ascend_adapt.kernels.operators.layer_norm import layer_norm
@@ -21,6 +22,7 @@ __all__ = [
     "adamw",
     "add_norm",
     "attention",
+    "bias_dropout_add",
     "cross_entropy",
     "fuses",
     "gelu",

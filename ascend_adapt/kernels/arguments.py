@@ -54,3 +54,28 @@ def check_number(name: str, value: Any) -> None:
     if not hasattr(value, "__float__") or math.prod(getattr(value, "shape", ())) != 1:
         found = describe(value) if is_tensor(value) else repr(value)
         raise KernelArgumentError(f"{name}: is {found}, expected a number — correct it")
+
+
+def check_branch(x: Any, branch: Any, **biases: Any) -> None:
+    """Check that ``branch`` can be added to the residual stream ``x``, and its bias to the branch."""
+    of = f"x {list(x.shape)}"
+    check_float("branch", branch, shape="[..., D]")
+    check_shape("branch", branch, x.shape, of)
+    for name, bias in biases.items():
+        check_float_or_none(name, bias, x.shape[-1:], of)
+    if branch.dtype != x.dtype:
+        raise KernelArgumentError(f"branch: is {branch.dtype}, expected {x.dtype}, the dtype of x — convert one")
+
+
+def check_dropout(dropout_p: float, seed: Any) -> None:
+    """Check for a seed if there is dropout, and for none otherwise."""
+    if (dropout_p > 0) != (seed is not None):
+        raise KernelArgumentError(
+            f"dropout_p={dropout_p}, seed={seed!r}: expected dropout with a seed — pass both or neither"
+        )
+
+
+def check_seed(seed: Any) -> None:
+    """Check for None or a tensor of one number. Called for each call, because a seed may be no tensor at all."""
+    if seed is not None and (not is_tensor(seed) or seed.numel() != 1):
+        raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — create one with torch.randint")

@@ -40,6 +40,8 @@ def register_kernels() -> list[tuple[str, Backend]]:
         _backend("gelu", "reference", composed=True, inlined=True),
         _backend("add_norm", "triton", "cuda"),
         _backend("add_norm", "reference", composed=True, inlined=True),
+        _backend("bias_dropout_add", "triton", "cuda"),
+        _backend("bias_dropout_add", "reference", composed=True, inlined=True),
         _backend("split_qkv", "triton", "cuda"),
         _backend("split_qkv", "reference", composed=True, inlined=True),
         _backend("cross_entropy", "npu", "npu"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ascend_adapt.kernels import dispatch
 from ascend_adapt.kernels.operation import Backend
 
-FUSED = ("add_norm", "split_qkv")
+FUSED = ("add_norm", "bias_dropout_add", "split_qkv")
 
 
 def fuses(device_type: str) -> bool:

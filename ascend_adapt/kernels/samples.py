@@ -9,6 +9,7 @@ from ascend_adapt.kernels.operation import KernelCall
 from ascend_adapt.kernels.operators.adamw import AdamwCall
 from ascend_adapt.kernels.operators.add_norm import AddNormCall
 from ascend_adapt.kernels.operators.attention import AttentionCall
+from ascend_adapt.kernels.operators.bias_dropout_add import BiasDropoutAddCall
 from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
 from ascend_adapt.kernels.operators.gelu import GeluCall
 from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
@@ -67,6 +68,7 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
     rows = random(3, 5, 96), random(3, 5, 96), random(96), random(96)
     yield "add_norm", "LayerNorm, bias of the branch", AddNormCall(*rows, random(96))
     yield "add_norm", "RMSNorm", AddNormCall(*rows[:2], None, rows[3], rms=True)
+    yield "bias_dropout_add", "bias", BiasDropoutAddCall(*rows[:3])
     yield "split_qkv", "bias", SplitQkvCall(random(2, 20, 96), 4, 4, random(96))
     yield "split_qkv", "grouped heads", SplitQkvCall(random(2, 20, 96), 4, 1)
     angles = torch.randn(1, 1, 20, 64, generator=generator)

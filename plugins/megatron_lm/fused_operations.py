@@ -7,6 +7,7 @@ user's edits of the function would otherwise be lost.
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
@@ -99,6 +100,104 @@ def _mask(softmax: Any, mask: Any, queries: int, keys: int) -> tuple[Any, bool, 
 def loss_without_fp32_copy(call: Call) -> Any:
     """Loss of each token, fp32 [S, B], from logits [S, B, V / TP] without an fp32 copy."""
     return vocabulary_loss(call, names=NAMES, groups="megatron.core.parallel_state")
+
+
+@wrap(
+    "megatron.core.fusions.fused_bias_dropout:bias_dropout_add_fused_train",
+    bodies="8a23ecec982da302",
+    requires=REQUIRES,
+    host=HOST,
+    devices="cuda",
+    why="a call of a graph of torch.compile takes longer on the host than the fused kernel, forward and backward",
+    until="torch.compile's overhead of a call is below that of a kernel launch",
+    without="slower",
+    symptom=Symptom("return _bias_dropout_add_func(x_with_bias, residual, prob, True)"),
+)
+def fused_bias_dropout_add(call: Call) -> Any:
+    """residual + dropout(x + bias). The seed is drawn from the current generator, which recomputation restores."""
+    given = call_arguments.known(("x_with_bias", "residual", "prob"), call)
+    if given is None or len(given) < 3:
+        return call.proceed()
+    (x, bias), residual, prob = given["x_with_bias"], given["residual"], given["prob"]
+    if x.shape != residual.shape or x.dtype != residual.dtype or not 0 <= prob < 1 or not _has_kernel(x, bias):
+        return call.proceed()
+    import torch
+
+    from ascend_adapt.kernels import bias_dropout_add
+
+    seed = torch.randint(2**62, (1,), device=x.device) if prob else None
+    return bias_dropout_add(residual, x, bias, dropout_p=prob, seed=seed)
+
+
+@wrap(
+    "megatron.core.fusions.fused_bias_gelu:bias_gelu_impl",
+    requires=REQUIRES,
+    host=HOST,
+    devices="cuda",
+    why="two graphs of torch.compile in an autograd function take longer on the host than the fused kernels, and the "
+    "gradient of the bias is summed in another pass",
+    until="torch.compile's overhead of a call is below that of a kernel launch",
+    without="slower",
+    symptom=Symptom(
+        "x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))",
+        at="megatron.core.fusions.fused_bias_gelu:bias_gelu",
+    ),
+)
+def fused_bias_gelu(call: Call) -> Any:
+    """GELU of input + bias, with the tanh approximation; the constants are Megatron's, in all digits of fp32."""
+    given = call_arguments.known(("input", "bias"), call)
+    if given is None or given.get("bias") is None or not _has_kernel(given["input"], given["bias"]):
+        return call.proceed()
+    from ascend_adapt.kernels import gelu
+
+    return gelu(given["input"], given["bias"], approximate="tanh")
+
+
+def _has_kernel(x: Any, bias: Any) -> bool:
+    """Return whether a fused kernel, not its reference, computes with x and its bias. A traced graph has no kernel."""
+    import torch
+
+    if torch.compiler.is_compiling() or x.dtype.itemsize > 4 or x.numel() == 0 or not _fuses(x.device.type):
+        return False
+    return bias is None or (bias.dtype == x.dtype and bias.shape == x.shape[-1:])
+
+
+@functools.cache
+def _fuses(device_type: str) -> bool:
+    from ascend_adapt.kernels import fuses
+
+    return fuses(device_type)
+
+
+@wrap(
+    "megatron.core.transformer.torch_norm:WrappedTorchNorm.__new__",
+    requires=REQUIRES,
+    host=HOST,
+    devices="cuda",
+    why="the gradients of weight and bias of torch's layer norm take longer than the rest of the norm",
+    until="torch computes them in the pass over the gradient of its input",
+    without="slower",
+    symptom=Symptom(reason="the fault is in torch"),
+)
+def fused_layer_norm(call: Call) -> Any:
+    """Make a new norm use the faster of two kernels, measured; the class and parameters remain torch's."""
+    import torch
+
+    norm = call.proceed()
+    if type(norm) is torch.nn.LayerNorm and len(norm.normalized_shape) == 1:
+        norm.forward = types.MethodType(layer_norm_forward, norm)
+    return norm
+
+
+def layer_norm_forward(self: Any, x: Any) -> Any:
+    """Layer norm like torch.nn.LayerNorm, whose result under autocast is fp32."""
+    import torch
+
+    from ascend_adapt.kernels import layer_norm
+
+    if torch.is_autocast_enabled(x.device.type) or x.shape[-1] != self.normalized_shape[0]:
+        return torch.nn.LayerNorm.forward(self, x)
+    return layer_norm(x, self.weight, self.bias, eps=self.eps)
 
 
 @wrap(

@@ -6,6 +6,7 @@ from typing import Any
 
 from ascend_adapt import Call, Symptom, replace, wrap
 
+from .. import call_arguments
 from .releases import HOST, REQUIRES
 
 
@@ -24,11 +25,56 @@ def grad_norm_on_device(
     chunk_size: int, noop_flag: Any, tensor_lists: list[list[Any]], per_tensor: Any, *args: Any
 ) -> tuple[Any, None]:
     """Return the 2-norm over all tensors (fp32 [1]) and None, as Megatron-core does."""
+    return norm_of([tensor for tensors in tensor_lists for tensor in tensors]).reshape(1), None
+
+
+def norm_of(tensors: list[Any]) -> Any:
+    """Return the 2-norm over all tensors, fp32 [], on their device."""
     import torch
 
-    tensors = [tensor for tensors in tensor_lists for tensor in tensors]
-    norms = torch.stack([norm.float() for norm in torch._foreach_norm(tensors)])
-    return torch.linalg.vector_norm(norms).reshape(1), None
+    from ascend_adapt.kernels import norms
+
+    by_dtype: dict[Any, list[Any]] = {}
+    for tensor in tensors:
+        by_dtype.setdefault(tensor.dtype, []).append(tensor)
+    return torch.linalg.vector_norm(torch.cat([norms(alike) for alike in by_dtype.values()]))
+
+
+@wrap(
+    "megatron.core.optimizer.clip_grads:get_grad_norm_fp32",
+    bodies=("5241013a772d0322", "1e4f4fef6e06f9fa"),
+    requires="megatron-core>=0.17",
+    host=HOST,
+    devices="cuda",
+    why="without TransformerEngine the host reads the norm before it clips, and the device waits until the host has "
+    "prepared the optimizer's step",
+    until="Megatron-core returns the norm as a tensor without TransformerEngine, too",
+    without="slower",
+    symptom=Symptom("total_norm = total_norm.pow(1.0 / norm_type)"),
+)
+def grad_norm_as_tensor(call: Call) -> Any:
+    """Return the 2-norm as a tensor [], which clipping reads on the device, as with TransformerEngine."""
+    import torch
+
+    given = call_arguments.known(("grads_for_norm", "norm_type", "grad_stats_parallel_group"), call)
+    if given is None or given.get("norm_type", 2) != 2 or not _are_plain(given.get("grads_for_norm")):
+        return call.proceed()
+    clip: Any = call.wrapped.__globals__["clip_grad_by_total_norm_fp32"]
+    if not hasattr(clip, "__wrapped__"):
+        return call.proceed()  # without its patch below, clipping expects a number
+    total = norm_of(given["grads_for_norm"]).square()
+    torch.distributed.all_reduce(total, group=given.get("grad_stats_parallel_group"))
+    return total.sqrt()
+
+
+def _are_plain(grads: Any) -> bool:
+    """Return whether these are torch's own fp32 tensors on one device, in a list that is not empty."""
+    import torch
+
+    if not isinstance(grads, list) or not grads:
+        return False
+    device = grads[0].device
+    return all(type(one) is torch.Tensor and one.dtype == torch.float32 and one.device == device for one in grads)
 
 
 @replace(
@@ -54,6 +100,63 @@ def multi_tensor_scale_in_one_operation(
     else:
         scaled = source if scale == 1.0 else torch._foreach_mul(source, scale)
         torch._foreach_copy_(target, scaled)
+
+
+@wrap(
+    "megatron.core.optimizer.optimizer:_multi_tensor_copy_this_to_that",
+    bodies="af852c6bdac7f797",
+    requires=REQUIRES,
+    host=HOST,
+    devices=("cuda", "npu"),
+    why="in bf16, each parameter is copied in its own operation, while the device waits",
+    until="Megatron-core copies parameters in bf16 with torch's foreach operations",
+    without="slower",
+    symptom=Symptom("that_.copy_(this_)"),
+)
+def copy_in_one_operation(call: Call) -> Any:
+    """Copy each tensor of the first list into the tensor at the same position of the second list."""
+    import torch
+
+    given = call_arguments.known(("this", "that", "overflow_buf"), call)
+    if given is None or given.get("overflow_buf") is not None or not given["this"]:
+        return call.proceed()
+    if len(given["this"]) != len(given["that"]):
+        return call.proceed()
+    with torch.no_grad():
+        torch._foreach_copy_(given["that"], given["this"])
+    return None
+
+
+@wrap(
+    "megatron.core.optimizer.clip_grads:clip_grad_by_total_norm_fp32",
+    bodies=("ddb2f9c926fab5ed", "bdd2d6e22ad6e79e", "437768caeaac9416"),
+    requires=REQUIRES,
+    host=HOST,
+    devices="cuda",
+    why="it inspects each gradient in Python while the device waits, because the norm has just been read",
+    until="Megatron-core clips gradients without a loop over all parameters",
+    without="slower",
+    symptom=Symptom("assert param.grad.type() == 'torch.cuda.FloatTensor'"),
+)
+def clip_in_one_operation(call: Call) -> Any:
+    """Scale fp32 gradients in place if their norm is too large; others are clipped, or rejected, by Megatron's code."""
+    import torch
+
+    given = call_arguments.known(("parameters", "max_norm", "total_norm", "use_decoupled_grad"), call)
+    parameters = None if given is None or given.get("use_decoupled_grad") else given["parameters"]
+    grads = [grad for each in parameters if (grad := each.grad) is not None] if isinstance(parameters, list) else []
+    if given is None or not _are_plain(grads):
+        if isinstance(call["total_norm"], torch.Tensor):
+            call["total_norm"] = call["total_norm"].item()
+        return call.proceed()
+    factor = given["max_norm"] / (given["total_norm"] + 1.0e-6)
+    if isinstance(factor, torch.Tensor):
+        factor = factor.clamp(max=1.0).reshape(())
+    elif not factor < 1.0:
+        return None
+    with torch.no_grad():
+        torch._foreach_mul_(grads, factor)
+    return None
 
 
 @wrap(

@@ -19,6 +19,8 @@ from ascend_adapt.kernels.operators.adamw import AdamwCall
 from ascend_adapt.kernels.operators.adamw import _triton as adamw
 from ascend_adapt.kernels.operators.add_norm import AddNormCall
 from ascend_adapt.kernels.operators.add_norm import _triton as add_norm
+from ascend_adapt.kernels.operators.bias_dropout_add import BiasDropoutAddCall
+from ascend_adapt.kernels.operators.bias_dropout_add import _triton as bias_dropout_add
 from ascend_adapt.kernels.operators.gelu import GeluCall
 from ascend_adapt.kernels.operators.gelu import _triton as gelu
 from ascend_adapt.kernels.operators.norms import NormsCall
@@ -70,21 +72,40 @@ def test_add_norm_whose_sum_nobody_uses():
         torch.testing.assert_close(mine, true)
 
 
+@pytest.mark.parametrize(("dtype", "shape", "bias"), every_pair(DTYPES, [*SHAPES, (5, 2060)], [False, True]))
+def test_bias_dropout_add(dtype, shape, bias):
+    torch.manual_seed(0)
+    x, branch, of_branch = random(*shape, dtype=dtype), random(*shape, dtype=dtype), random(shape[-1], dtype=dtype)
+    check("bias_dropout_add", BiasDropoutAddCall(x, branch, of_branch if bias else None))
+
+
+def sum_of_add_norm(branch, dropout_p, seed):
+    zeros, weight = torch.zeros_like(branch), torch.ones(branch.shape[-1], device=DEVICE)
+    return add_norm.run(AddNormCall(zeros, branch, None, weight, dropout_p=dropout_p, seed=seed))[0]
+
+
+def sum_of_bias_dropout_add(branch, dropout_p, seed):
+    return bias_dropout_add.run(BiasDropoutAddCall(torch.zeros_like(branch), branch, None, dropout_p, seed))
+
+
+SUMS = [sum_of_add_norm, sum_of_bias_dropout_add]
+
+
+@pytest.mark.parametrize("sum_of", SUMS)
 @pytest.mark.parametrize("dropout_p", [0.1, 0.25, 0.9])
-def test_dropout_of_add_norm(dropout_p):
+def test_dropout(sum_of, dropout_p):
     """The same elements are dropped in forward and backward, about as many as asked, and others by another seed."""
     dropped = round(dropout_p * 65536) / 65536
-    x, weight = torch.zeros(64, 256, device=DEVICE), torch.ones(256, device=DEVICE)
-    branch = torch.ones(64, 256, device=DEVICE, requires_grad=True)
+    branch = torch.ones(64, 512, device=DEVICE, requires_grad=True)
     masks = []
     for seed in (5, 6):
-        seeds = torch.tensor([seed], device=DEVICE)
-        total, _ = add_norm.run(AddNormCall(x, branch, None, weight, dropout_p=dropout_p, seed=seeds))
+        total = sum_of(branch, dropout_p, torch.tensor([seed], device=DEVICE))
         (gradient,) = torch.autograd.grad(total.sum(), branch)
         assert torch.equal(gradient, total.detach())
         assert total.unique().tolist() == [0.0, pytest.approx(1 / (1 - dropped))]
         masks.append(total.detach() == 0)
     assert not torch.equal(*masks)
+    assert not torch.equal(*masks[0].chunk(2, 1))
     # A call of Philox draws eight neighbours: each is dropped as often as asked, and each pair as often as by chance.
     eight = torch.cat(masks).reshape(-1, 8).double()
     pairs = eight.T @ eight / len(eight)
@@ -93,23 +114,43 @@ def test_dropout_of_add_norm(dropout_p):
     assert deviations.max() < 5
 
 
+@pytest.mark.parametrize("sum_of", SUMS)
 @pytest.mark.parametrize("width", [2, 5, 66])
-def test_dropout_of_rows_that_eight_does_not_divide(width):
+def test_dropout_of_rows_that_eight_does_not_divide(sum_of, width):
     branch = torch.ones(32, width, device=DEVICE, requires_grad=True)
-    call = AddNormCall(torch.zeros_like(branch), branch, None, torch.ones(width, device=DEVICE), dropout_p=0.5)
-    call.seed = torch.tensor([3], device=DEVICE)
-    total, _ = add_norm.run(call)
+    total = sum_of(branch, 0.5, torch.tensor([3], device=DEVICE))
     (gradient,) = torch.autograd.grad(total.sum(), branch)
     assert torch.equal(gradient, total.detach())
     assert total.unique().tolist() == [0.0, 2.0]
     assert len({tuple(row) for row in total.tolist()}) > 1
 
 
-def test_dropout_of_nearly_all_elements():
+@pytest.mark.parametrize("sum_of", SUMS)
+def test_dropout_of_nearly_all_elements(sum_of):
     """Rounded to a multiple of 2**-16, the probability stays below 1."""
-    tensors = (torch.zeros(4, 64, device=DEVICE), torch.ones(4, 64, device=DEVICE), None, torch.ones(64, device=DEVICE))
-    total, _ = add_norm.run(AddNormCall(*tensors, dropout_p=1 - 2**-20, seed=torch.tensor([1], device=DEVICE)))
+    total = sum_of(torch.ones(4, 64, device=DEVICE), 1 - 2**-20, torch.tensor([1], device=DEVICE))
     assert total.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("width", [40, 700])
+def test_both_kernels_with_dropout_drop_the_same_elements(width):
+    """A mask depends on the seed and on the place of an element, not on how a kernel divides rows and columns."""
+    branch, seed = torch.ones(70, width, device=DEVICE), torch.tensor([9], device=DEVICE)
+    assert torch.equal(*(sum_of(branch, 0.25, seed) for sum_of in SUMS))
+
+
+def test_the_bias_is_dropped_with_its_branch():
+    """Of x + dropout(branch + bias), the gradient of the bias is the sum of the kept elements."""
+    torch.manual_seed(0)
+    x, branch, bias, weights = random(70, 300), random(70, 300), random(300), random(70, 300, grad=False)
+    call = BiasDropoutAddCall(x, branch, bias, 0.25, torch.tensor([4], device=DEVICE))
+    total = bias_dropout_add.run(call)
+    scale = (sum_of_bias_dropout_add(torch.ones_like(branch), 0.25, call.seed)).detach()
+    torch.testing.assert_close(total, x + scale * (branch + bias))
+    of_x, of_branch, of_bias = torch.autograd.grad((total * weights).sum(), (x, branch, bias))
+    assert torch.equal(of_x, weights)
+    torch.testing.assert_close(of_branch, scale * weights)
+    torch.testing.assert_close(of_bias, (scale * weights).sum(0))
 
 
 @pytest.mark.parametrize(
@@ -237,6 +278,8 @@ def test_what_they_do_not_take():
     double = torch.zeros(2, 2, dtype=torch.float64)
     assert "float64" in gelu.supports(GeluCall(double, double[0]))
     assert "float64" in add_norm.supports(AddNormCall(double, double, None, double[0]))
+    assert "float64" in bias_dropout_add.supports(BiasDropoutAddCall(double, double))
+    assert "empty" in bias_dropout_add.supports(BiasDropoutAddCall(torch.zeros(0, 2), torch.zeros(0, 2)))
     assert "float64" in norms.supports(NormsCall((double,)))
     assert "contiguous" in norms.supports(NormsCall((torch.zeros(2, 3).T,)))
     assert "no rows" in add_norm.supports(AddNormCall(torch.zeros(0, 2), torch.zeros(0, 2), None, torch.zeros(2)))

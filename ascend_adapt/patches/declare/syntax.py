@@ -105,7 +105,9 @@ def names_bound(statement: ast.stmt) -> set[str]:
         targets = [statement.target]
     else:
         return set()
-    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    # ``f.attribute = value`` and ``d[key] = value`` only read a name.
+    nodes = [node for target in targets for node in ast.walk(target)]
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _first_lines(node: ast.AST) -> set[int]:

@@ -35,6 +35,8 @@ class A:
     TABLE = {"f": f}
 def outer():
     def hidden(): ...
+looped.attribute = False
+A["key"] = x
 """
 
 

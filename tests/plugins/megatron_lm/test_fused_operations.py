@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import pytest
 import torch
 
+from ascend_adapt.kernels import gelu
 from ascend_adapt_plugins.megatron_lm import fused_operations, optimizer
 
 S, B, N, D = 7, 2, 3, 8
@@ -122,9 +123,9 @@ def test_a_mask_of_inference_mode_is_read_each_time(qkv):
 
 def test_the_norm_of_many_gradients_is_that_of_one():
     torch.manual_seed(0)
-    tensors = [torch.randn(3), torch.randn(4, 5), torch.randn(1)]
+    tensors = [torch.randn(3), torch.randn(4, 5), torch.randn(1), torch.randn(7).bfloat16()]
     norm, none = optimizer.grad_norm_on_device.function(2048, None, [tensors], False)
-    torch.testing.assert_close(norm, torch.cat([each.flatten() for each in tensors]).norm().reshape(1))
+    torch.testing.assert_close(norm, torch.cat([each.flatten().float() for each in tensors]).norm().reshape(1))
     assert none is None
 
 
@@ -149,6 +150,164 @@ def test_the_loss_of_each_token_is_megatrons():
     torch.testing.assert_close(loss, expected)
     handed_on = fused_operations.loss_without_fp32_copy.function(lambda *a, **k: "own", None, (logits, target, 0.1), {})
     assert handed_on == "own"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_many_tensors_are_copied_into_others(dtype):
+    source = [torch.randn(3), torch.randn(2, 2)]
+    target = [torch.zeros(3, dtype=dtype, requires_grad=True), torch.zeros(2, 2, dtype=dtype)]
+    copy = optimizer.copy_in_one_operation.function
+    copy(None, None, (source, target), {})
+    for one, other in zip(source, target, strict=True):
+        assert torch.equal(other, one.to(dtype))
+    own = lambda *args, **kwargs: "Megatron's own"  # noqa: E731
+    assert copy(own, None, (source, target, torch.zeros(1)), {}) == "Megatron's own"
+    assert copy(own, None, (source, target[:1]), {}) == "Megatron's own"
+    assert copy(own, None, ([], []), {}) == "Megatron's own"
+
+
+@pytest.mark.parametrize("total", [4.0, 0.5, torch.tensor(4.0), torch.tensor([0.5])])
+def test_gradients_are_clipped_as_megatron_does(total):
+    parameters = [torch.zeros(3, requires_grad=True) for _ in range(3)]
+    for each in parameters[:2]:
+        each.grad = torch.randn(3)
+    before = [each.grad.clone() for each in parameters[:2]]
+    clip = optimizer.clip_in_one_operation.function
+    clip(None, None, (parameters, 1.0, total), {})
+    factor = min(1.0, 1.0 / (float(total) + 1.0e-6))
+    for each, was in zip(parameters, before, strict=False):
+        torch.testing.assert_close(each.grad, was * factor)
+    assert parameters[2].grad is None
+
+
+def test_gradients_that_only_megatron_clips():
+    """A norm that is a tensor reaches Megatron's code as a number: for tensors, it needs TransformerEngine."""
+
+    def own(parameters, max_norm, total_norm, use_decoupled_grad=False):
+        return "Megatron's own", total_norm
+
+    wide, plain = (torch.zeros(3, dtype=dtype, requires_grad=True) for dtype in (torch.float64, torch.float32))
+    wide.grad, plain.grad = torch.zeros_like(wide), torch.zeros_like(plain)
+    clip = optimizer.clip_in_one_operation.function
+    for norm in (4.0, torch.tensor([4.0])):
+        for parameters, more in (([wide], {}), ([], {}), ((plain,), {}), ([plain], {"use_decoupled_grad": True})):
+            found = clip(own, None, (parameters, 1.0, norm), more)
+            assert found == ("Megatron's own", 4.0)
+            assert type(found[1]) is float
+
+
+def norm_function(**clip):
+    """Stands for Megatron's function in a module whose clipping is patched, or not."""
+    return FunctionType(
+        (lambda *args: "Megatron's own").__code__, {"clip_grad_by_total_norm_fp32": SimpleNamespace(**clip)}
+    )
+
+
+def test_the_norm_of_all_ranks_is_not_read_by_the_host(monkeypatch):
+    reduced = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda total, group: reduced.append(group) or total.mul_(4))
+    grads = [torch.randn(3), torch.randn(4, 5)]
+    patched, group = norm_function(__wrapped__=None), {"grad_stats_parallel_group": "all"}
+    norm = optimizer.grad_norm_as_tensor.function(patched, None, (grads,), group)
+    assert norm.shape == ()
+    assert reduced == ["all"]
+    torch.testing.assert_close(norm, 2 * torch.cat([each.flatten() for each in grads]).norm())
+    assert optimizer.grad_norm_as_tensor.function(norm_function(), None, (grads,), {}) == "Megatron's own"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ([],),
+        ([torch.zeros(2)], 1),
+        ([torch.zeros(2, dtype=torch.float64)],),
+        (torch.zeros(2),),
+        ([torch.zeros(2)], 2.0, 3, 4),
+    ],
+)
+def test_norms_that_only_megatron_computes(given):
+    assert optimizer.grad_norm_as_tensor.function(norm_function(__wrapped__=None), None, given, {}) == "Megatron's own"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_norm_has_torchs_result(dtype):
+    norm = fused_operations.fused_layer_norm.function(lambda: torch.nn.LayerNorm(6).to(dtype), None, (), {})
+    torch.nn.init.normal_(norm.weight)
+    x = torch.randn(4, 6).to(dtype)
+    assert torch.equal(norm(x), torch.nn.LayerNorm.forward(norm, x))
+    assert "forward" in vars(norm)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert norm(x).dtype == torch.nn.LayerNorm.forward(norm, x).dtype
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        norm(torch.randn(4, 5).to(dtype))
+    other = fused_operations.fused_layer_norm.function(lambda: torch.nn.RMSNorm(6), None, (), {})
+    assert "forward" not in vars(other)
+
+
+def bias_dropout_add(*args):
+    return fused_operations.fused_bias_dropout_add.function(lambda *given: "Megatron's own", None, args, {})
+
+
+@pytest.fixture
+def with_kernels(monkeypatch):
+    """Let the references compute, in place of the kernels of a GPU."""
+    monkeypatch.setattr(fused_operations, "_fuses", lambda kind: True)
+
+
+@pytest.mark.parametrize("bias", [None, torch.randn(6)])
+def test_bias_and_residual_without_dropout_are_megatrons(with_kernels, bias):
+    x, residual = torch.randn(4, 2, 6), torch.randn(4, 2, 6)
+    expected = residual + (x if bias is None else x + bias)
+    assert torch.equal(bias_dropout_add((x, bias), residual, 0.0), expected)
+
+
+def test_dropout_draws_its_seed_from_the_current_generator(with_kernels):
+    """Megatron sets the state of the generator before it computes again, and expects the same mask."""
+    x, residual = torch.ones(40, 2, 6), torch.zeros(40, 2, 6)
+    state = torch.get_rng_state()
+    first, second = (bias_dropout_add((x, None), residual, 0.5) for _ in range(2))
+    assert not torch.equal(first, second)
+    torch.set_rng_state(state)
+    assert torch.equal(bias_dropout_add((x, None), residual, 0.5), first)
+    assert first.unique().tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("given", ["no kernels", "dtype", "shape", "bias", "float64", "all", "traced"])
+def test_sums_that_only_megatron_computes(monkeypatch, given):
+    monkeypatch.setattr(fused_operations, "_fuses", lambda kind: given != "no kernels")
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: given == "traced")
+    x, residual, bias = torch.randn(4, 6), torch.randn(4, 6), torch.randn(6)
+    if given == "dtype":
+        residual = residual.bfloat16()
+    elif given == "shape":
+        residual = residual[:1]
+    elif given == "bias":
+        bias = bias.bfloat16()
+    elif given == "float64":
+        x, residual, bias = x.double(), residual.double(), bias.double()
+    assert bias_dropout_add((x, bias), residual, 1.0 if given == "all" else 0.1) == "Megatron's own"
+
+
+def test_gelu_has_megatrons_constants(with_kernels):
+    """In float64, they differ by less than the rounding of fp32, in which both compute."""
+    x, bias = torch.linspace(-8, 8, 4001, dtype=torch.float64).reshape(-1, 1), torch.zeros(1, dtype=torch.float64)
+    x.requires_grad_()
+    found = gelu(x, bias, approximate="tanh")
+    right = x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
+    pairs = (found, right), tuple(torch.autograd.grad(each.sum(), x)[0] for each in (found, right))
+    for mine, true in pairs:
+        torch.testing.assert_close(mine, true, atol=torch.finfo(torch.float32).eps, rtol=0)
+    given = torch.randn(4, 6), torch.randn(6)
+    assert torch.equal(
+        fused_operations.fused_bias_gelu.function(None, None, given, {}), gelu(*given, approximate="tanh")
+    )
+
+
+def test_gelus_that_only_megatron_computes(with_kernels):
+    own, x = (lambda *args: "Megatron's own"), torch.zeros(2, 3)
+    assert fused_operations.fused_bias_gelu.function(own, None, (x, None), {}) == "Megatron's own"
+    assert fused_operations.fused_bias_gelu.function(own, None, (x, x), {}) == "Megatron's own"
+    assert fused_operations.fused_bias_gelu.function(own, None, (x.double(), x[0].double()), {}) == "Megatron's own"
 
 
 @pytest.mark.parametrize(("options", "fused"), [({}, True), ({"foreach": True}, None), ({"fused": False}, False)])

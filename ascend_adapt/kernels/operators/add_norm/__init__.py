@@ -13,12 +13,13 @@ from typing import Any
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import small_tensors
 from ascend_adapt.kernels.arguments import (
+    check_branch,
+    check_dropout,
     check_float,
     check_float_or_none,
     check_number,
-    check_shape,
+    check_seed,
     check_together,
-    is_tensor,
 )
 from ascend_adapt.kernels.dispatch import Kernel
 from ascend_adapt.kernels.operation import KernelCall
@@ -41,26 +42,17 @@ class AddNormCall(KernelCall):
     def check(self) -> None:
         """Check that shapes, dtypes and devices match."""
         check_float("x", self.x, shape="[..., D]", least=1)
-        check_float("branch", self.branch, shape="[..., D]")
-        check_shape("branch", self.branch, self.x.shape, f"x {list(self.x.shape)}")
+        check_branch(self.x, self.branch, branch_bias=self.branch_bias)
         check_number("eps", self.eps)
-        of = f"x {list(self.x.shape)}"
-        for name in ("branch_bias", "weight", "bias"):
-            check_float_or_none(name, getattr(self, name), self.x.shape[-1:], of)
+        for name in ("weight", "bias"):
+            check_float_or_none(name, getattr(self, name), self.x.shape[-1:], f"x {list(self.x.shape)}")
         check_together(
             "x", self.x, branch=self.branch, branch_bias=self.branch_bias, weight=self.weight, bias=self.bias
         )
-        if self.branch.dtype != self.x.dtype:
-            raise KernelArgumentError(
-                f"branch: is {self.branch.dtype}, expected {self.x.dtype}, the dtype of x — convert one"
-            )
         if self.weight is None or (self.rms and self.bias is not None):
             found = "no weight" if self.weight is None else "a bias with rms=True"
             raise KernelArgumentError(f"weight and bias: {found}, expected a weight, and a bias for LayerNorm only")
-        if (self.dropout_p > 0) != (self.seed is not None):
-            raise KernelArgumentError(
-                f"dropout_p={self.dropout_p}, seed={self.seed!r}: expected dropout with a seed — pass both or neither"
-            )
+        check_dropout(self.dropout_p, self.seed)
 
     def small(self) -> AddNormCall | None:
         """Return a small call with a few rows, or None with dropout, because masks depend on the backend."""
@@ -110,8 +102,7 @@ def add_norm(
         KernelArgumentError: shapes or dtypes do not match, or dropout is given without a seed.
         BackendUnavailable: the requested backend does not support the call.
     """
-    if seed is not None and (not is_tensor(seed) or seed.numel() != 1):
-        raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — create one with torch.randint")
+    check_seed(seed)
     return KERNEL(AddNormCall(x, branch, branch_bias, weight, bias, eps, rms, dropout_p, seed))
 
 

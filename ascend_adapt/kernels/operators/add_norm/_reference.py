@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascend_adapt.kernels.operators.add_norm import AddNormCall
+from ascend_adapt.kernels.operators.bias_dropout_add._reference import total
 
 
 def supports(call: AddNormCall) -> str:
@@ -14,15 +15,7 @@ def supports(call: AddNormCall) -> str:
 
 def run(call: AddNormCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sum and its norm."""
-    exact = torch.promote_types(call.x.dtype, torch.float32)
-    branch = call.branch.to(exact)
-    if call.branch_bias is not None:
-        branch = branch + call.branch_bias
-    if call.dropout_p:
-        generator = torch.Generator(call.x.device).manual_seed(int(call.seed))
-        kept = torch.rand(branch.shape, generator=generator, device=branch.device) >= call.dropout_p
-        branch = torch.where(kept, branch / (1.0 - call.dropout_p), 0.0)
-    y = call.x.to(exact) + branch
+    y = total(call.x, call.branch, call.branch_bias, call.dropout_p, call.seed)
     centred = y if call.rms else y - y.mean(-1, keepdim=True)
     norm = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + call.eps) * call.weight
     if call.bias is not None:

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ascend_adapt.kernels import triton_dropout
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.add_norm import AddNormCall
 from ascend_adapt.kernels.partial_sums import added
@@ -22,9 +23,8 @@ from ascend_adapt.kernels.triton_launch import Launcher
 # Elements per thread, rows per tile, warps of a multiprocessor, and in backward the widest tile of several rows and the
 # programs per multiprocessor; tuned on an H200 at widths 1024, 2048, 4096 and 6144.
 _OF_THREAD, _ROWS, _WARPS, _ROWS_UP_TO, _PER_PROCESSOR = 32, 2, 64, 4096, 4
-# Philox with seven rounds passes the usual tests of randomness; the default of ten takes longer than the norm itself.
-_ROUNDS = tl.constexpr(7)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_kept = triton_dropout.kept
 
 
 def supports(call: AddNormCall) -> str:
@@ -72,7 +72,7 @@ class _AddNorm(torch.autograd.Function):
         _launch_forward(
             programs_at_once(rows, cut, _WARPS // cut.warps, x.device),
             x, branch, branch_bias, weight, bias, total, norm, statistics, seed, rows, columns, float(eps),
-            *_dropout(dropout_p), not rms, branch_bias is not None, bias is not None, dropout_p > 0,
+            *triton_dropout.rounded(dropout_p), not rms, branch_bias is not None, bias is not None, dropout_p > 0,
             cut.rows, cut.width, stages(cut, x, branch), warps=cut.warps,
         )  # fmt: skip
         ctx.rms, ctx.dropout_p = rms, dropout_p
@@ -100,8 +100,9 @@ class _AddNorm(torch.autograd.Function):
         _launch_gradient(
             count,
             of_norm, of_total, total, weight, statistics, seed, dx, of_branch, sums, rows, columns,
-            *_dropout(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype), bool(bias_dtype),
-            ctx.dropout_p > 0, cut.rows, cut.width, stages(cut, of_norm, total, total), warps=cut.warps,
+            *triton_dropout.rounded(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype),
+            bool(bias_dtype), ctx.dropout_p > 0, cut.rows, cut.width, stages(cut, of_norm, total, total),
+            warps=cut.warps,
         )  # fmt: skip
         of_weight, *others = added(sums, dtypes)
         of_bias = others.pop() if bias_dtype else None
@@ -115,21 +116,6 @@ def _cut(columns: int, live: int, rows_up_to: int) -> Tiles:
     cut = tiles(max(columns, 8), live=live)
     rows = cut.rows * (_ROWS if cut.width <= rows_up_to else 1)
     return replace(cut, rows=rows, warps=min(16, max(2, rows * cut.width // (32 * _OF_THREAD))))
-
-
-def _dropout(probability: float) -> tuple[int, float]:
-    """Return how many of 65536 elements are dropped, and the scale of the others: an element has 16 random bits."""
-    dropped = min(round(probability * 65536), 65535)
-    return dropped, 65536 / (65536 - dropped)
-
-
-@triton.jit
-def _kept(key, row, columns, least, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """Return which elements [ROWS, TILE] are kept. A call of Philox draws the numbers of eight neighbours in a row."""
-    eight = row * ((columns + 7) // 8) + tl.arange(0, TILE // 8)[None, :]
-    a, b, c, d = tl.randint4x(key, eight, n_rounds=_ROUNDS)
-    four = tl.join(tl.join(a, c), tl.join(b, d)).to(tl.uint32, bitcast=True)
-    return tl.join(four, four << 16).reshape(ROWS, TILE) >= least
 
 
 @triton.jit
@@ -147,7 +133,6 @@ def _add_norm_kernel(
         b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
     if DROPOUT:
         key = tl.load(seed)
-        least = tl.full((), dropped, tl.uint32) << 16
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS)[:, None]
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
@@ -155,7 +140,7 @@ def _add_norm_kernel(
         if BRANCH_BIAS:
             values += added
         if DROPOUT:
-            kept = _kept(key, row, columns, least, ROWS, TILE)
+            kept = _kept(key, row, 0, columns, dropped, ROWS, TILE)
             values = tl.where(kept, values * kept_scale, 0.0)
         values += tl.load(x + place, mask=here, other=0.0).to(tl.float32)
         rounded = values.to(total.dtype.element_ty)
@@ -189,7 +174,6 @@ def _add_norm_gradient_kernel(
         sum_d = tl.zeros((ROWS, TILE), tl.float32)
     if DROPOUT:
         key = tl.load(seed)
-        least = tl.full((), dropped, tl.uint32) << 16
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS)[:, None]
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
@@ -212,7 +196,7 @@ def _add_norm_gradient_kernel(
         if BIAS:
             sum_b += g
         if DROPOUT:
-            kept = _kept(key, row, columns, least, ROWS, TILE)
+            kept = _kept(key, row, 0, columns, dropped, ROWS, TILE)
             d = tl.where(kept, d * kept_scale, 0.0)
             tl.store(of_branch + place, d.to(of_branch.dtype.element_ty), mask=here)
         if BRANCH_BIAS:
