@@ -76,6 +76,6 @@ def check_dropout(dropout_p: float, seed: Any) -> None:
 
 
 def check_seed(seed: Any) -> None:
-    """Check for None or a tensor of one number. Called for each call, because a seed may be no tensor at all."""
-    if seed is not None and (not is_tensor(seed) or seed.numel() != 1):
+    """Check for a tensor of one number. Called for each call, because a seed may be no tensor at all."""
+    if not is_tensor(seed) or seed.numel() != 1:
         raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — create one with torch.randint")

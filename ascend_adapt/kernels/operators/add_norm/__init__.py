@@ -102,7 +102,8 @@ def add_norm(
         KernelArgumentError: shapes or dtypes do not match, or dropout is given without a seed.
         BackendUnavailable: the requested backend does not support the call.
     """
-    check_seed(seed)
+    if seed is not None:
+        check_seed(seed)
     return KERNEL(AddNormCall(x, branch, branch_bias, weight, bias, eps, rms, dropout_p, seed))
 
 

@@ -59,7 +59,8 @@ def bias_dropout_add(x: Any, branch: Any, bias: Any = None, *, dropout_p: float 
         KernelArgumentError: shapes or dtypes do not match, or dropout is given without a seed.
         BackendUnavailable: the requested backend does not support the call.
     """
-    check_seed(seed)
+    if seed is not None:
+        check_seed(seed)
     return KERNEL(BiasDropoutAddCall(x, branch, bias, dropout_p, seed))
 
 
