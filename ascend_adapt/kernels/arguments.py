@@ -76,9 +76,6 @@ def check_dropout(dropout_p: float, seed: Any) -> None:
 
 
 def check_seed(seed: Any) -> None:
-    """Check that the seed is a tensor of one number.
-
-    This is checked on every call, because the cached choice of a backend does not depend on the seed.
-    """
+    """Check that the seed is a tensor of one number. This is done on every call, because it may be no tensor."""
     if not is_tensor(seed) or seed.numel() != 1:
         raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — create one with torch.randint")

@@ -1,7 +1,7 @@
 """Sums over the programs of a Triton kernel, such as of the gradients of weights and biases.
 
-Each program writes the sums of its rows. One launch adds them and rounds the results to the dtype of the gradients; the
-order is fixed, so the result is deterministic. torch needs one launch for the sums and one for each rounding.
+Each program writes the sums of its rows. One launch adds them in a fixed order, so the result is deterministic, and
+rounds it to the dtype of the gradient. torch needs one launch for the sums and one for each rounding.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def seed(device: torch.device, number: int) -> None:
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a copy of a host tensor on the device. It is copied from pinned memory, so the host does not wait."""
+    """Return a host tensor on the device. It is copied from pinned memory, so the host does not wait for the copy."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 

@@ -282,7 +282,7 @@ def test_a_choice_for_an_evaluation_leaves_compiled_training_as_it_is():
 
 X, W = torch.randn(2, 4, 16, requires_grad=True), torch.randn(16, requires_grad=True)
 Q, LABELS = torch.randn(1, 2, 4, 16, requires_grad=True), torch.tensor([1, 2])
-# name -> (a call, the maximum number of Python functions that it runs, with a backend that does nothing)
+# name -> (a call, the maximum number of Python functions that its second run calls, with a backend that does nothing)
 SECOND_CALLS = {
     "attention": (lambda: kernels.attention(Q, Q, Q, causal=True), 21),
     "masked_softmax": (lambda: kernels.masked_softmax(Q, causal=True), 22),

@@ -188,7 +188,7 @@ def test_gradients_that_fill_one_buffer_are_not_concatenated(optimizer_class, ch
 
 
 def test_gradients_that_have_left_their_buffer_are_concatenated(optimizer_class):
-    """So it is after offload_states() and reload_states() between the backward pass and the step."""
+    """This happens if offload_states() and reload_states() run between the backward pass and the step."""
     buffer = random(10)
     gradients = list(buffer.split([4, 6]))
     call = (lambda tensor_list, first_offset, partition_size: gradients, None, ([], 0, 10), {})

@@ -164,7 +164,7 @@ class StepGraphs:
         return graphs.result
 
     def _set_values(self, lr: float, marks: tuple[bool, bool, bool]) -> None:
-        """Set the values that the update reads. The device computes the passes while the host sets them."""
+        """Set the values that the update reads. The device computes the passes meanwhile."""
         self._lr.fill_(lr)
         if marks != self._marks_on_host:
             self._marks.copy_(torch.tensor(marks, dtype=torch.float32))

@@ -46,7 +46,7 @@ class AdamwCall(KernelCall):
         return self.params[0]
 
     def signature(self) -> tuple[Any, ...]:
-        """Return the dtypes of the parameters, and whether all tensors are contiguous.
+        """Return the device and the kinds of parameters, and whether all tensors are contiguous.
 
         Sizes are left out, because there may be thousands of parameters.
 
