@@ -37,7 +37,7 @@ def load(group: str, name: str, built_in: str) -> Any:
     return _loaded(group, name, built_in, tuple(sys.path))
 
 
-@functools.cache  # the native trainer asks for its learning rate twice per step
+@functools.cache  # the native trainer looks up its schedule twice per step
 def _loaded(group: str, name: str, built_in: str, path: tuple[str, ...]) -> Any:
     known = names(group, built_in)
     if name not in known:

@@ -45,7 +45,7 @@ SUITES = {
         "tests/kernels/test_attention.py",
         "tests/kernels/test_megatron_extensions.py",
         "tests/kernels/test_adamw.py",
-        "tests/kernels/test_norms.py",
+        "tests/kernels/test_l2_norms.py",
         "tests/kernels/test_verification.py",
         "tests/kernels/test_npu.py",
     ),

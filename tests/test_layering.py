@@ -352,8 +352,8 @@ def may_import_at_once(module: str) -> set[str]:
         "ascend_adapt.kernels.wide_products",
         "ascend_adapt.kernels.partial_sums",
         "ascend_adapt.kernels.tensor_lists",
-        "ascend_adapt.kernels.triton_launch",
         "ascend_adapt.kernels.triton_dropout",
+        "ascend_adapt.kernels.triton_launch",
     )
     if is_backend or module in at_once:
         return {"torch"}

@@ -9,10 +9,10 @@ from ascend_adapt.kernels.operators.attention import attention
 from ascend_adapt.kernels.operators.bias_dropout_add import bias_dropout_add
 from ascend_adapt.kernels.operators.cross_entropy import cross_entropy
 from ascend_adapt.kernels.operators.gelu import gelu
+from ascend_adapt.kernels.operators.l2_norms import l2_norms
 from ascend_adapt.kernels.operators.layer_norm import layer_norm
 from ascend_adapt.kernels.operators.linear_cross_entropy import linear_cross_entropy
 from ascend_adapt.kernels.operators.masked_softmax import masked_softmax
-from ascend_adapt.kernels.operators.norms import norms
 from ascend_adapt.kernels.operators.rms_norm import rms_norm
 from ascend_adapt.kernels.operators.rotary import rotary
 from ascend_adapt.kernels.operators.split_qkv import split_qkv
@@ -26,11 +26,11 @@ __all__ = [
     "cross_entropy",
     "fuses",
     "gelu",
+    "l2_norms",
     "layer_norm",
     "linear_cross_entropy",
     "masked_out_from_keep",
     "masked_softmax",
-    "norms",
     "rms_norm",
     "rotary",
     "split_qkv",

@@ -57,7 +57,7 @@ def check_number(name: str, value: Any) -> None:
 
 
 def check_branch(x: Any, branch: Any, **biases: Any) -> None:
-    """Check that ``branch`` can be added to the residual stream ``x``, and its bias to the branch."""
+    """Check that ``branch`` can be added to the residual stream ``x``, and the biases to ``branch``."""
     of = f"x {list(x.shape)}"
     check_float("branch", branch, shape="[..., D]")
     check_shape("branch", branch, x.shape, of)
@@ -68,7 +68,7 @@ def check_branch(x: Any, branch: Any, **biases: Any) -> None:
 
 
 def check_dropout(dropout_p: float, seed: Any) -> None:
-    """Check for a seed if there is dropout, and for none otherwise."""
+    """Check that a seed is given with dropout, and only then."""
     if (dropout_p > 0) != (seed is not None):
         raise KernelArgumentError(
             f"dropout_p={dropout_p}, seed={seed!r}: expected dropout with a seed — pass both or neither"
@@ -76,6 +76,6 @@ def check_dropout(dropout_p: float, seed: Any) -> None:
 
 
 def check_seed(seed: Any) -> None:
-    """Check for a tensor of one number. Called for each call, because a seed may be no tensor at all."""
+    """Check that the seed is a tensor of one number. This is done on every call, because it may be no tensor."""
     if not is_tensor(seed) or seed.numel() != 1:
         raise KernelArgumentError(f"seed: is {seed!r}, expected an int64 tensor [1] — create one with torch.randint")

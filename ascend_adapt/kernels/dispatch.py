@@ -14,7 +14,7 @@ from ascend_adapt.kernels.operation import Backend, Choice, Implementation, Kern
 
 logger = logging.getLogger("ascend_adapt")
 Run = Callable[[Any], Any]
-"""Computes the result of a call."""
+"""A function that computes the result of a call."""
 _AUTOCAST = ("cuda", "cpu", "npu")
 FIRST = "the first that supports the call"
 """The reason of a choice that needed no comparison."""
@@ -83,7 +83,7 @@ class Kernel(Operation):
         self._chosen_without.clear()
 
     def _key(self, call: KernelCall, torch: Any) -> tuple[Any, ...]:
-        """Return the kind of a call. Its first value is whether gradients are computed."""
+        """Return the key of the cached choice for a call. Its first value is whether gradients are computed."""
         strict = torch.are_deterministic_algorithms_enabled()
         repeats = strict and not _torch_only_warns()
         wanted = requests.wanted(self.name)
@@ -116,7 +116,10 @@ class Kernel(Operation):
         return run
 
     def _composed_for(self, call: KernelCall) -> Run | None:
-        """Return the backend for a call without values, or None. It is not cached; real calls have the same shapes."""
+        """Return the backend for a call without values, or None if the call has values.
+
+        It is not cached, because calls with values have the same key.
+        """
         if not tracing.is_abstract(call.tensor()):
             return None
         call.check()
@@ -177,14 +180,17 @@ class Kernel(Operation):
 
 
 def _without_autocast(run: Run, call: KernelCall) -> Any:
-    """Return ``run(call)``. Autocast would round its fp32 computation, and change the output dtype of layer_norm."""
+    """Return ``run(call)`` with autocast disabled.
+
+    Autocast would round its fp32 computation, and change the output dtype of layer_norm.
+    """
     import torch
 
     kind = call.tensor().device.type
     if kind not in _AUTOCAST or not torch.is_autocast_enabled(kind):
         return run(call)
     if torch.compiler.is_compiling() or torch._C._is_torch_function_mode_enabled():
-        with torch.autocast(kind, enabled=False):  # is recorded in the graph
+        with torch.autocast(kind, enabled=False):  # the graph records this context, not the function below
             return run(call)
     torch.set_autocast_enabled(kind, False)  # torch.autocast takes ten times as long
     try:

@@ -31,8 +31,8 @@ class KernelCall:
 
     def signature(self) -> tuple[Any, ...]:
         """Return all that ``check`` and ``supports`` may read: shapes, dtypes, devices and flags, but not values."""
-        # Generated on the first call, as in dataclasses: a loop over the fields would take twice as long.
-        type(self).signature = _reader(type(self).__match_args__)  # type: ignore[assignment, method-assign]
+        # The method is generated on the first call: a loop over the fields would take twice as long.
+        type(self).signature = _signature_method(type(self).__match_args__)  # type: ignore[assignment, method-assign]
         return self.signature()
 
     def small(self) -> KernelCall | None:
@@ -45,8 +45,8 @@ class KernelCall:
         return ", ".join(f"{name} {text}" if text != "True" else name for name, text in described if text)
 
 
-def _reader(fields: tuple[str, ...]) -> Callable[[KernelCall], tuple[Any, ...]]:
-    """Return the method ``signature`` of a call with these fields."""
+def _signature_method(fields: tuple[str, ...]) -> Callable[[KernelCall], tuple[Any, ...]]:
+    """Return the method ``signature`` of a class of calls with these fields."""
     import torch
 
     kind = (
@@ -68,7 +68,7 @@ def _seen(value: Any) -> Any:
     if isinstance(value, float):
         return float, value != 0.0
     if hasattr(value, "requires_grad"):
-        # The sizes of a fake tensor may be symbols, which have no hash.
+        # The sizes of a fake tensor may be symbolic, and symbolic sizes cannot be hashed.
         return (type(value), str(value.shape), value.dtype, value.device, value.requires_grad)
     if isinstance(value, (list, tuple)):
         return tuple([_seen(one) for one in value])
@@ -98,7 +98,10 @@ class Implementation(Protocol):
 
 
 def runner(implementation: Implementation, call: KernelCall) -> Callable[[Any], Any]:
-    """Return the function that runs calls of this kind: ``run``, or what the optional method ``prepared`` returns."""
+    """Return the function that computes calls of this kind.
+
+    It is ``run``, unless the implementation has the optional method ``prepared``, which returns a faster one.
+    """
     prepared = getattr(implementation, "prepared", None)
     return implementation.run if prepared is None else cast(Callable[[Any], Any], prepared(call))
 

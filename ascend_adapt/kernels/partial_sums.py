@@ -1,7 +1,7 @@
-"""Addition of partial sums in Triton: programs of a kernel each write the sums of their rows, and these are added here.
+"""Sums over the programs of a Triton kernel, such as of the gradients of weights and biases.
 
-One launch adds the sums of all kinds in a fixed order, so the result is deterministic, and rounds them to the dtype of
-the gradients. torch needs one kernel for the sums and one for each rounding.
+Each program writes the sums of its rows. One launch adds them in a fixed order, so the result is deterministic, and
+rounds it to the dtype of the gradient. torch needs one launch for the sums and one for each rounding.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ascend_adapt.kernels.triton_launch import Launcher
 _WIDTH, _MOST_ROWS, _WARPS = 32, 256, 8
 
 
-def added(sums: torch.Tensor, dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
-    """Return the sums over the programs, one [columns] for each kind, in these dtypes.
+def sum_over_programs(sums: torch.Tensor, dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+    """Return the sums over the programs, [columns] for each kind of gradient.
 
     Args:
         sums: fp32 [kinds, programs, columns].
-        dtypes: one for each kind.
+        dtypes: the dtype of the result for each kind.
     """
     if len(set(dtypes)) > 1:
-        return [added(one[None], [dtype])[0] for one, dtype in zip(sums, dtypes, strict=True)]
+        return [sum_over_programs(one[None], [dtype])[0] for one, dtype in zip(sums, dtypes, strict=True)]
     kinds, parts, columns = sums.shape
     result = torch.empty(kinds, columns, dtype=dtypes[0], device=sums.device)
     rows = min(_MOST_ROWS, max(16, 1 << (parts - 1).bit_length()))
@@ -34,7 +34,7 @@ def added(sums: torch.Tensor, dtypes: Sequence[torch.dtype]) -> list[torch.Tenso
 
 
 @triton.jit
-def _added_kernel(sums, result, parts, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def _sum_kernel(sums, result, parts, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     strips = tl.cdiv(columns, WIDTH)
     kind, strip = tl.program_id(0) // strips, tl.program_id(0) % strips
     column = strip * WIDTH + tl.arange(0, WIDTH)
@@ -47,4 +47,4 @@ def _added_kernel(sums, result, parts, columns, ROWS: tl.constexpr, WIDTH: tl.co
     tl.store(result + kind * columns + column, tl.sum(total, 0).to(result.dtype.element_ty), mask=inside)
 
 
-_launch = Launcher(_added_kernel)
+_launch = Launcher(_sum_kernel)

@@ -12,10 +12,10 @@ from ascend_adapt.kernels.operators.attention import AttentionCall
 from ascend_adapt.kernels.operators.bias_dropout_add import BiasDropoutAddCall
 from ascend_adapt.kernels.operators.cross_entropy import CrossEntropyCall
 from ascend_adapt.kernels.operators.gelu import GeluCall
+from ascend_adapt.kernels.operators.l2_norms import L2NormsCall
 from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
 from ascend_adapt.kernels.operators.linear_cross_entropy import LinearCrossEntropyCall
 from ascend_adapt.kernels.operators.masked_softmax import EXACT, FINITE, MaskedSoftmaxCall
-from ascend_adapt.kernels.operators.norms import NormsCall
 from ascend_adapt.kernels.operators.rms_norm import RmsNormCall
 from ascend_adapt.kernels.operators.rotary import RotaryCall
 from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
@@ -89,7 +89,7 @@ def samples(device: Any, dtype: Any) -> Iterator[tuple[str, str, KernelCall]]:
     tensors = random(12, 32), random(50, 32), labels, random(50)
     by_token = LinearCrossEntropyCall(*tensors, label_smoothing=0.1, reduction="none", vocabulary=50)
     yield "linear_cross_entropy", "of each token, with a bias", by_token
-    yield "norms", "of two tensors", NormsCall((random(7, 5, grad=False), random(33, grad=False)))
+    yield "l2_norms", "of two tensors", L2NormsCall((random(7, 5, grad=False), random(33, grad=False)))
     steps = tuple(torch.tensor(float(count)) for count in (0, 2))
 
     def fp32() -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""Lists of tensors for Triton kernels that process all of them in one launch: tables of sizes, chunks and addresses.
+"""Lists of tensors that a Triton kernel processes in one launch: tables of sizes, chunks and addresses.
 
-A Triton kernel takes no list of pointers, so the addresses are in device memory. Each program processes one chunk of
-one tensor.
+A Triton kernel cannot take a list of pointers, so the addresses are in device memory. Each program processes one chunk
+of one tensor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""The dtypes that kernels read and write, by the number that ``load`` and ``store`` take."""
+"""The number that ``load`` and ``store`` take for each dtype."""
 _ALIGNMENT = 16
 _KEPT = 16
 
@@ -39,13 +39,13 @@ class Tables:
         self.even = all(size % _ALIGNMENT == 0 for size in sizes)
         """Whether no mask splits a vectorized load."""
         self.chunks = _on_device(torch.stack([which, within], 1).int(), device)
-        """For each program, the index of its tensor, and of the chunk within it; int32 [programs, 2]."""
+        """For each program, the index of its tensor, and that of its chunk in the tensor; int32 [programs, 2]."""
         self.programs = _on_device(torch.stack([before, before + counts], 1).int(), device)
-        """For each tensor, its first program, and the one after its last; int32 [tensors, 2]."""
+        """For each tensor, the index of its first program, and that after its last; int32 [tensors, 2]."""
         self._addresses: dict[tuple[int, ...], Addresses] = {}
 
     def addresses_of(self, columns: Sequence[Sequence[torch.Tensor]], device: torch.device) -> Addresses:
-        """Return the addresses of the tensors of all columns, which may change from step to step."""
+        """Return the addresses of the tensors of all columns. They may change from step to step."""
         found = tuple(each.data_ptr() for column in columns for each in column)
         if found not in self._addresses:
             _make_room(self._addresses)
@@ -58,11 +58,11 @@ class Tables:
 
 _known: dict[tuple[Any, ...], Tables] = {}
 _in_graphs: list[tuple[Tables, Addresses]] = []
-"""What a CUDA graph reads at each replay. It must not be freed when the tables of other steps are prepared."""
+"""The tables that a CUDA graph reads at each replay, which must not be freed when those of other steps are created."""
 
 
 def tables(tensors: Sequence[torch.Tensor], chunk: int, device: torch.device) -> Tables:
-    """Return the tables of a list of tensors, which are kept for the next call with tensors of these sizes."""
+    """Return the tables of a list of tensors. They are cached for calls with tensors of the same sizes."""
     key = (device, chunk, *[each.numel() for each in tensors])
     if key not in _known:
         _make_room(_known)
@@ -87,7 +87,7 @@ def _on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @triton.jit
 def load(address, offsets, mask, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return the elements at ``offsets`` of the tensor at ``address``, fp32."""
+    """Return the elements at ``offsets`` of the tensor at ``address``, in fp32."""
     if DTYPE == 0:
         pointer = address.to(tl.pointer_type(tl.float32))
     elif DTYPE == 1:

@@ -55,9 +55,10 @@ def programs(rows: int, cut: Tiles, on_cuda: bool) -> int:
 
 
 def stages(cut: Tiles, *loaded: Any) -> int:
-    """Return the number of stages of a kernel's loop that loads a tile of each of the tensors ``loaded`` at a time.
+    """Return Triton's ``num_stages`` for a loop in which each iteration loads one tile of each tensor of ``loaded``.
 
-    With three stages, the loads of the next two tiles run while one is computed, if shared memory can hold them.
+    With three stages, the next two tiles are loaded while one is computed. Without enough shared memory for them, the
+    loop is not pipelined.
     """
     used = (_STAGES - 1) * cut.rows * cut.width * sum(each.element_size() for each in loaded)
     return _STAGES if used <= _shared_bytes(loaded[0].device) else 1
@@ -72,10 +73,10 @@ def _shared_bytes(device: Any) -> int:
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
-def programs_at_once(rows: int, cut: Tiles, per_processor: int, device: Any) -> int:
-    """Return the number of programs for ``rows`` rows, at most ``per_processor`` per multiprocessor of the device.
+def persistent_programs(rows: int, cut: Tiles, per_processor: int, device: Any) -> int:
+    """Return the number of programs of a persistent kernel: at most ``per_processor`` on each multiprocessor.
 
-    Each program then loops over tiles, and can load the next ones while it computes.
+    Each program loops over tiles of the ``rows`` rows, and can load the next tiles while it computes.
     """
     return min(programs(rows, cut, device.type == "cuda"), per_processor * multiprocessors(device))
 

@@ -22,7 +22,7 @@ def is_transformed() -> bool:
 
 
 def is_observed(torch: Any) -> bool:
-    """Return whether torch.func or a dispatch mode observes the operators. Otherwise only a fake tensor is abstract."""
+    """Return whether torch.func or a dispatch mode is active. If not, only fake tensors are abstract."""
     return torch._C._functorch.maybe_current_level() is not None or torch._C._len_torch_dispatch_stack() > 0
 
 

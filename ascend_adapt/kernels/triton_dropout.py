@@ -1,25 +1,25 @@
-"""Dropout inside Triton kernels: a mask is a function of a seed and of an element's place, and never stored."""
+"""Dropout inside Triton kernels: the mask is computed from a seed and the index of an element, and is never stored."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-# Philox with seven rounds passes the usual tests of randomness; the default of ten takes longer than the norm itself.
+# Philox with seven rounds passes the usual tests of randomness; Triton's ten rounds take longer than a norm.
 _ROUNDS = tl.constexpr(7)
 
 
-def rounded(probability: float) -> tuple[int, float]:
-    """Return how many of 65536 elements are dropped, and the scale of the others: an element has 16 random bits."""
+def dropped_and_scale(probability: float) -> tuple[int, float]:
+    """Return how many of 65536 elements are dropped, and the scale of the others. Each element has 16 random bits."""
     dropped = min(round(probability * 65536), 65535)
     return dropped, 65536 / (65536 - dropped)
 
 
 @triton.jit
-def kept(key, row, first, columns, dropped, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """Return which elements are kept of a tile [ROWS, TILE] whose first column is ``first``, a multiple of 8.
+def keep_mask(key, row, first, columns, dropped, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """Return the mask of kept elements, [ROWS, TILE]. The tile's first column, ``first``, is a multiple of 8.
 
-    A call of Philox draws the numbers of eight neighbours in a row.
+    One call of Philox draws the random bits of eight adjacent columns.
     """
     eight = row * ((columns + 7) // 8) + first // 8 + tl.arange(0, TILE // 8)[None, :]
     a, b, c, d = tl.randint4x(key, eight, n_rounds=_ROUNDS)

@@ -24,7 +24,7 @@ class Launcher:
     def __call__(self, programs: int, *arguments: Any, warps: int, sizes: tuple[int, ...] = ()) -> None:
         """Launch ``programs`` programs on the device of the first argument. Constants come last, in order.
 
-        ``sizes`` are further arguments, as a tuple that the caller reuses.
+        ``sizes`` are the last arguments, as a tuple that the caller caches.
         """
         if torch.compiler.is_compiling():
             self.kernel[(programs,)](*arguments, *sizes, num_warps=warps)
@@ -33,7 +33,7 @@ class Launcher:
         index = first.get_device()
         elsewhere = first.is_cuda and index != torch.cuda.current_device()
         with torch.cuda.device(index) if elsewhere else _HERE:
-            # Triton specialises a kernel on a tensor's dtype and alignment, on integers, but not on floats.
+            # Triton specialises a kernel on the dtype and alignment of tensors and on integers, but not on floats.
             kind = (
                 *(index, programs, warps, sizes),
                 *[

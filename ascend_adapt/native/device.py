@@ -20,7 +20,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 """Collective communication backend of each kind of device."""
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-"""Environment variable with the size and number of cuBLAS's workspaces."""
+"""Environment variable: the sizes and numbers of cuBLAS's workspaces."""
 
 
 def of_this_rank(kind: str | None = None) -> torch.device:
@@ -85,8 +85,8 @@ def set_deterministic(environ: MutableMapping[str, str]) -> None:
 def schedule_matmuls_statically(device: torch.device, environ: MutableMapping[str, str]) -> None:
     """Make cuBLAS assign the tiles of a matmul to multiprocessors in advance, on GPUs of compute capability 9.0.
 
-    With a workspace it counts tiles there, and clears the counter before each matmul: GPT-2 345M is 3 % slower on an
-    H200. Settings of the user are kept. torch reads the variables at the first matmul of the process.
+    With a workspace, cuBLAS counts tiles in it and clears the counter before each matmul, which makes GPT-2 345M 3 %
+    slower on an H200. The user's settings are kept. torch reads the variables at the first matmul of the process.
     """
     if device.type == "cuda" and WORKSPACE not in environ and torch.cuda.get_device_capability(device) == (9, 0):
         environ[WORKSPACE] = ":0:0"
@@ -120,8 +120,8 @@ def seed(device: torch.device, number: int) -> None:
         _module(device).manual_seed(number)
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a host tensor on the device. The transfer is from page-locked memory, so the host does not wait for it."""
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a host tensor on the device. It is copied from pinned memory, so the host does not wait for the copy."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 

@@ -82,7 +82,7 @@ def train(config: TrainConfig, run_dir: str | Path, log: Log, kind: type[Trainin
     meshes.check_world(config.parallel, of_variable(os.environ, "WORLD_SIZE", 1))
     device = devices.of_this_rank()
     devices.set_deterministic(os.environ)
-    # With several ranks, collectives occupy some multiprocessors; fp32 was not measured.
+    # Not with several ranks, whose collectives occupy multiprocessors, and not in fp32, which was not measured.
     if config.parallel.world_size == 1 and config.precision.dtype != "fp32":
         devices.schedule_matmuls_statically(device, os.environ)
     started_here = not dist.is_initialized()

@@ -51,7 +51,7 @@ def visible(count: int) -> list[str]:
 
 def jobs(results: Results) -> Table:
     """Return the training jobs, one per row, with every card's model TFLOP/s."""
-    made = Table(title="model TFLOP/s on each card; the others of the first")
+    made = Table(title="model TFLOP/s on each card; other columns: the first card")
     for column in (
         "job",
         "TFLOP/s",

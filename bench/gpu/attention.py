@@ -75,8 +75,8 @@ def beside(shape: tuple[int, ...], causal: bool) -> Compared:
     details = (
         f"{chosen} chosen, {took['ours']:.3f} ms; {fastest} {took['theirs']:.3f}, "
         f"again {took['theirs again'] / took['theirs']:.3f}; device alone {on_device['ours']:.3f} and "
-        f"{on_device['theirs']:.3f}; host {launch['ours']:.1f} us a forward call, torch's without sdpa_kernel "
-        f"{launch['theirs']:.1f}; all: {every}"
+        f"{on_device['theirs']:.3f}; host {launch['ours']:.1f} us per forward call, "
+        f"torch's without sdpa_kernel {launch['theirs']:.1f}; all: {every}"
     )
     kind = "causal" if causal else "full"
     return Compared(f"attention {list(shape)} {kind}", took["ours"] / took["theirs"], "<= 1.03", details)

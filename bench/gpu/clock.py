@@ -9,7 +9,7 @@ from typing import Any
 
 PROFILED = 2
 SUSTAINED = 20
-"""Number of last steps that are timed again after further steps: a GPU gets slower when it reaches its power limit."""
+"""Number of the last further steps that are timed: a GPU slows down when it reaches its power limit."""
 FIRST = 3
 """Number of first steps whose end time is recorded. With ``--compile``, the second step is the first compiled one."""
 
@@ -20,7 +20,7 @@ class Clock:
     def __init__(self, steps: int, warm_up: int, device: str, further: int = 0) -> None:
         """Count steps on a device type: "cuda", "cpu", or "npu" in a rehearsal.
 
-        ``further`` steps follow the timed ones.
+        ``further`` steps follow the timed ones. The last SUSTAINED of them are timed separately.
         """
         self.steps, self.warm_up, self.further = steps, warm_up, further
         self.on_gpu, self.on_cpu = device == "cuda", device == "cpu"

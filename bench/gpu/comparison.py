@@ -64,7 +64,7 @@ def medians_ms(
 
 
 def host_us(sides: dict[str, Callable[[], Any]], rounds: int = 15, inner: int = 20) -> dict[str, float]:
-    """Return the median microseconds per call that the host takes to launch each side, while the device sleeps."""
+    """Return the host's median time to launch each side, in microseconds per call, while the device sleeps."""
     import torch
 
     taken: dict[str, list[float]] = {name: [] for name in sides}

@@ -72,7 +72,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--zero", type=int, default=0, help="ZeRO stage of the native trainer")
     made.add_argument("--steps", type=int, default=20)
     made.add_argument("--warm-up", type=int, default=8, help="number of steps before the timed steps")
-    made.add_argument("--further", type=int, default=0, help="steps after the timed ones, the last of which are timed")
+    made.add_argument(
+        "--further", type=int, default=0, help="steps after the timed ones; the last are timed separately"
+    )
     made.add_argument("--dropout", type=float, default=0.0)
     made.add_argument("--arguments", default="", help="additional arguments of the native trainer")
     made.add_argument("--tiny", action="store_true", help="three steps of the smallest shape of this kind on the CPU")
@@ -120,7 +122,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def sustained(clock: Clock, flops: float) -> dict[str, float]:
-    """Return the median step time and speed of the last further steps, if there are any."""
+    """Return the median step time in ms and the TFLOP/s of the last further steps; empty if there are none."""
     if not clock.sustained:
         return {}
     middle = statistics.median(clock.sustained)

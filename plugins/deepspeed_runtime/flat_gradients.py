@@ -1,4 +1,4 @@
-"""Flat gradient of ZeRO-1's partition, which DeepSpeed concatenates from gradients that are often adjacent already."""
+"""Flat gradient of ZeRO-1's partition, which is not concatenated if its gradients are adjacent in memory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
     f"{_OPTIMIZER}.get_flat_partition",
     requires="deepspeed>=0.19.2",
     devices=("cuda", "npu"),
-    why="the step concatenates gradients that it has just copied into one buffer in the same order",
+    why="the step concatenates gradients that are already in one buffer, in the same order",
     until="DeepSpeed copies the gradients of a partition to their places in its flat gradient",
     without="slower",
     symptom=Symptom("flat_grad_partition = self._get_preflattened_grad_partition(i)", at=f"{_OPTIMIZER}.step"),
 )
-def adjacent_gradients(call: Call) -> Any:
-    """Return DeepSpeed's list of gradients, with the ``flat_partition`` that its step uses instead of concatenating."""
+def flat_gradient_without_copy(call: Call) -> Any:
+    """Return DeepSpeed's list of gradients. If it has ``flat_partition``, the step does not concatenate them."""
     gradients = call.proceed()
     return _Gradients(gradients, int(call["partition_size"])) if isinstance(gradients, list) else gradients
 
 
 class _Gradients(list[Any]):
-    """Gradients of a partition of ``size`` elements."""
+    """The gradients of a partition with ``size`` elements."""
 
     def __init__(self, gradients: list[Any], size: int) -> None:
         super().__init__(gradients)
@@ -33,7 +33,7 @@ class _Gradients(list[Any]):
 
     @property
     def flat_partition(self) -> Any:
-        """The partition, if the gradients now are its slices in its order; else None, as after offload_states()."""
+        """The partition, if the gradients are still its slices, in order; else None, as after offload_states()."""
         first = self[0]
         end = first.data_ptr()
         for each in self:
@@ -42,6 +42,6 @@ class _Gradients(list[Any]):
             end += each.numel() * first.element_size()
         storage = first.untyped_storage()
         elements = (end - first.data_ptr()) // first.element_size()
-        if elements != self.size or end > storage.data_ptr() + storage.nbytes():  # a tensor next to the storage
+        if elements != self.size or end > storage.data_ptr() + storage.nbytes():  # two storages are adjacent
             return None
         return first.as_strided((elements,), (1,))

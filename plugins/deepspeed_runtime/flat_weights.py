@@ -12,14 +12,14 @@ from ascend_adapt import Call, Symptom, wrap
     "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer._update_model_bit16_weights",
     requires="deepspeed>=0.6.0",
     devices=("cuda", "npu"),
-    why="after each step it makes every parameter a slice of the flat buffer twice, although it still is one, while "
-    "a fast device waits",
-    until="DeepSpeed only does so when a parameter or the buffer has moved",
+    why="after each step it assigns every parameter its slice of the flat buffer twice, although the parameter still "
+    "has it; the device waits for the host",
+    until="DeepSpeed assigns slices only when a parameter or the buffer has moved",
     without="slower",
     symptom=Symptom("param.data = self.round_robin_bit16_groups[group_index][new_index].data"),
 )
 def slice_moved_weights(call: Call) -> Any:
-    """Do nothing if every parameter of the group is where DeepSpeed would put it."""
+    """Do nothing if every parameter of the group is already the slice that DeepSpeed would assign."""
     return None if _in_place(call.instance, call["group_index"]) else call.proceed()
 
 

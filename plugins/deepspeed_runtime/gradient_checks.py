@@ -22,7 +22,7 @@ def batched_overflow_check(self: Any) -> Any:
     import torch
 
     groups = [self.averaged_gradients[i] for i in range(len(self.bit16_groups))]
-    # From 0.19.2 on, a list of gradients may have the partition that they are slices of.
+    # From 0.19.2 on, ``flat_gradient_without_copy`` may provide the partition of which the gradients are slices.
     flat = [getattr(group, "flat_partition", None) for group in groups]
     parts = [group if whole is None else [whole] for group, whole in zip(groups, flat, strict=True)]
     found = [grad for part in parts for grad in part if grad is not None]

@@ -11,8 +11,8 @@ from ascend_adapt import Call, Symptom, wrap
     "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.get_grad_norm_direct",
     requires=("deepspeed>=0.6.0", "torch>=2.4"),
     devices="cuda",
-    why="it copies each gradient to double before its norm, so a fast device is launch-bound and moves nine times the "
-    "bytes of 16-bit gradients",
+    why="it copies each gradient to double before it computes the norm: it is launch-bound on a fast device, and moves "
+    "nine times the bytes of 16-bit gradients",
     until="DeepSpeed computes the norms of all gradients in a few operations",
     without="slower",
     symptom=Symptom(
@@ -23,10 +23,10 @@ from ascend_adapt import Call, Symptom, wrap
     ),
 )
 def batched_gradient_norm(call: Call) -> Any:
-    """Return DeepSpeed's norm of the gradients' own norms, which are computed in double in one operation.
+    """Return DeepSpeed's gradient norm, from norms of the gradients that one operation computes in double.
 
-    DeepSpeed decides which parameters this rank counts, and sums over ranks. Parameters that it treats alike are passed
-    as one, with the vector of their norms as gradient.
+    DeepSpeed still decides which parameters this rank counts, and sums over ranks. Parameters that it treats alike are
+    passed as one parameter, whose gradient is the vector of their norms.
     """
     import torch
     from deepspeed.runtime.utils import is_model_parallel_parameter

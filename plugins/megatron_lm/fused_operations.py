@@ -108,13 +108,16 @@ def loss_without_fp32_copy(call: Call) -> Any:
     requires=REQUIRES,
     host=HOST,
     devices="cuda",
-    why="a call of a graph of torch.compile takes longer on the host than the fused kernel, forward and backward",
-    until="torch.compile's overhead of a call is below that of a kernel launch",
+    why="calling a compiled graph takes longer on the host than the fused kernel, forward and backward",
+    until="calling a compiled graph takes no longer than launching a kernel",
     without="slower",
     symptom=Symptom("return _bias_dropout_add_func(x_with_bias, residual, prob, True)"),
 )
 def fused_bias_dropout_add(call: Call) -> Any:
-    """residual + dropout(x + bias). The seed is drawn from the current generator, which recomputation restores."""
+    """Return residual + dropout(x + bias).
+
+    The seed is drawn from the current generator, whose state Megatron restores before it recomputes activations.
+    """
     given = call_arguments.known(("x_with_bias", "residual", "prob"), call)
     if given is None or len(given) < 3:
         return call.proceed()
@@ -134,9 +137,9 @@ def fused_bias_dropout_add(call: Call) -> Any:
     requires=REQUIRES,
     host=HOST,
     devices="cuda",
-    why="two graphs of torch.compile in an autograd function take longer on the host than the fused kernels, and the "
-    "gradient of the bias is summed in another pass",
-    until="torch.compile's overhead of a call is below that of a kernel launch",
+    why="calling two compiled graphs takes longer on the host than the fused kernels, and the gradient of the bias is "
+    "summed in a separate pass",
+    until="calling a compiled graph takes no longer than launching a kernel",
     without="slower",
     symptom=Symptom(
         "x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))",
@@ -144,7 +147,7 @@ def fused_bias_dropout_add(call: Call) -> Any:
     ),
 )
 def fused_bias_gelu(call: Call) -> Any:
-    """GELU of input + bias, with the tanh approximation; the constants are Megatron's, in all digits of fp32."""
+    """Return GELU(input + bias) by the tanh approximation. In fp32, its constants are those of Megatron."""
     given = call_arguments.known(("input", "bias"), call)
     if given is None or given.get("bias") is None or not _has_kernel(given["input"], given["bias"]):
         return call.proceed()
@@ -154,7 +157,7 @@ def fused_bias_gelu(call: Call) -> Any:
 
 
 def _has_kernel(x: Any, bias: Any) -> bool:
-    """Return whether a fused kernel, not its reference, computes with x and its bias. A traced graph has no kernel."""
+    """Return whether a fused kernel, not the reference, would compute this. Traced code keeps upstream's operators."""
     import torch
 
     if torch.compiler.is_compiling() or x.dtype.itemsize > 4 or x.numel() == 0 or not _fuses(x.device.type):
@@ -174,13 +177,13 @@ def _fuses(device_type: str) -> bool:
     requires=REQUIRES,
     host=HOST,
     devices="cuda",
-    why="the gradients of weight and bias of torch's layer norm take longer than the rest of the norm",
-    until="torch computes them in the pass over the gradient of its input",
+    why="torch's layer norm spends most of its time on the gradients of weight and bias",
+    until="torch computes these gradients in the same pass as the gradient of the input",
     without="slower",
     symptom=Symptom(reason="the fault is in torch"),
 )
 def fused_layer_norm(call: Call) -> Any:
-    """Make a new norm use the faster of two kernels, measured; the class and parameters remain torch's."""
+    """Make a new layer norm use the kernel that measures fastest. Its class and parameters stay torch's."""
     import torch
 
     norm = call.proceed()
@@ -190,7 +193,7 @@ def fused_layer_norm(call: Call) -> Any:
 
 
 def layer_norm_forward(self: Any, x: Any) -> Any:
-    """Layer norm like torch.nn.LayerNorm, whose result under autocast is fp32."""
+    """Return the layer norm of ``x``. Under autocast it is torch's, whose result is fp32."""
     import torch
 
     from ascend_adapt.kernels import layer_norm

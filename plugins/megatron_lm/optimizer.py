@@ -29,15 +29,15 @@ def grad_norm_on_device(
 
 
 def norm_of(tensors: list[Any]) -> Any:
-    """Return the 2-norm over all tensors, fp32 [], on their device."""
+    """Return the L2 norm over all tensors, fp32 [], on their device."""
     import torch
 
-    from ascend_adapt.kernels import norms
+    from ascend_adapt.kernels import l2_norms
 
     by_dtype: dict[Any, list[Any]] = {}
     for tensor in tensors:
         by_dtype.setdefault(tensor.dtype, []).append(tensor)
-    return torch.linalg.vector_norm(torch.cat([norms(alike) for alike in by_dtype.values()]))
+    return torch.linalg.vector_norm(torch.cat([l2_norms(alike) for alike in by_dtype.values()]))
 
 
 @wrap(
@@ -46,14 +46,14 @@ def norm_of(tensors: list[Any]) -> Any:
     requires="megatron-core>=0.17",
     host=HOST,
     devices="cuda",
-    why="without TransformerEngine the host reads the norm before it clips, and the device waits until the host has "
-    "prepared the optimizer's step",
-    until="Megatron-core returns the norm as a tensor without TransformerEngine, too",
+    why="without TransformerEngine the host reads the norm before it clips, so the device waits until the host has "
+    "launched the optimizer's step",
+    until="Megatron-core returns the norm as a tensor without TransformerEngine too",
     without="slower",
     symptom=Symptom("total_norm = total_norm.pow(1.0 / norm_type)"),
 )
 def grad_norm_as_tensor(call: Call) -> Any:
-    """Return the 2-norm as a tensor [], which clipping reads on the device, as with TransformerEngine."""
+    """Return the L2 norm as a tensor [], which clipping reads on the device, as with TransformerEngine."""
     import torch
 
     given = call_arguments.known(("grads_for_norm", "norm_type", "grad_stats_parallel_group"), call)
@@ -61,14 +61,14 @@ def grad_norm_as_tensor(call: Call) -> Any:
         return call.proceed()
     clip: Any = call.wrapped.__globals__["clip_grad_by_total_norm_fp32"]
     if not hasattr(clip, "__wrapped__"):
-        return call.proceed()  # without its patch below, clipping expects a number
+        return call.proceed()  # without clip_gradients_in_one_operation, clipping expects a number
     total = norm_of(given["grads_for_norm"]).square()
     torch.distributed.all_reduce(total, group=given.get("grad_stats_parallel_group"))
     return total.sqrt()
 
 
 def _are_plain(grads: Any) -> bool:
-    """Return whether these are torch's own fp32 tensors on one device, in a list that is not empty."""
+    """Return whether this is a non-empty list of plain fp32 tensors, no subclasses, on one device."""
     import torch
 
     if not isinstance(grads, list) or not grads:
@@ -108,12 +108,12 @@ def multi_tensor_scale_in_one_operation(
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
-    why="in bf16, each parameter is copied in its own operation, while the device waits",
+    why="in bf16, each parameter is copied in its own operation, and the device waits for the host",
     until="Megatron-core copies parameters in bf16 with torch's foreach operations",
     without="slower",
     symptom=Symptom("that_.copy_(this_)"),
 )
-def copy_in_one_operation(call: Call) -> Any:
+def multi_tensor_copy_in_one_operation(call: Call) -> Any:
     """Copy each tensor of the first list into the tensor at the same position of the second list."""
     import torch
 
@@ -133,13 +133,13 @@ def copy_in_one_operation(call: Call) -> Any:
     requires=REQUIRES,
     host=HOST,
     devices="cuda",
-    why="it inspects each gradient in Python while the device waits, because the norm has just been read",
+    why="the host has just read the norm, so the device waits while Python inspects each gradient",
     until="Megatron-core clips gradients without a loop over all parameters",
     without="slower",
     symptom=Symptom("assert param.grad.type() == 'torch.cuda.FloatTensor'"),
 )
-def clip_in_one_operation(call: Call) -> Any:
-    """Scale fp32 gradients in place if their norm is too large; others are clipped, or rejected, by Megatron's code."""
+def clip_gradients_in_one_operation(call: Call) -> Any:
+    """Scale fp32 gradients in place if their norm exceeds the maximum. Megatron's code handles all other gradients."""
     import torch
 
     given = call_arguments.known(("parameters", "max_norm", "total_norm", "use_decoupled_grad"), call)

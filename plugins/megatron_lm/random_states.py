@@ -1,4 +1,4 @@
-"""Megatron-core's tracker of random number generators, which every attention with dropout forks."""
+"""Megatron-core's tracker of RNG states, which every attention with dropout forks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ _NAME = "_current_state_name"  # the attribute exists from 0.16 on
     requires=REQUIRES,
     host=HOST,
     devices="cuda",
-    why="it finds the device's generator again for each of its four accesses, and compares states in three operations",
-    until="Megatron-core forks a generator without these lookups",
+    why="it looks up the device's generator four times, and compares states in three operations",
+    until="Megatron-core looks up the generator once in each fork",
     without="slower",
     symptom=Symptom("_set_cuda_rng_state(self.states_[name], graph_safe=self.use_cudagraphable_rng)"),
 )
-def fork_of_one_generator(call: Call) -> Any:
-    """Draw from the state of a name inside the context. A nested fork and generators of CUDA graphs are Megatron's."""
+def fork_with_one_generator_lookup(call: Call) -> Any:
+    """Return a context that uses the named RNG state.
+
+    Megatron's code handles nested forks, unknown names, and generators of CUDA graphs.
+    """
     given, tracker = call_arguments.known(("name",), call), call.instance
     if given is None or tracker.use_cudagraphable_rng or getattr(tracker, _NAME, "default-rng") != "default-rng":
         return call.proceed()
@@ -38,7 +41,7 @@ def fork_of_one_generator(call: Call) -> Any:
 
 @contextlib.contextmanager
 def forked(tracker: Any, name: str) -> Iterator[None]:
-    """Set the device's generator to the tracked state ``name``, and afterwards to its previous state."""
+    """Set the device's generator to the tracked state ``name``, and on exit restore its previous state."""
     import torch
 
     generator = torch.cuda.default_generators[torch.cuda.current_device()]

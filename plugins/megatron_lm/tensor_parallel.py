@@ -1,7 +1,7 @@
-"""Tensor-parallel layers whose group has one rank, or that communicate nothing, as plain torch operations.
+"""Tensor-parallel layers that communicate nothing, as plain torch operations.
 
-Megatron-core's own autograd functions for them are in Python. On a fast GPU their overhead exceeds the time of the
-matrix products of a small model.
+Megatron-core implements them as autograd functions in Python. On a fast GPU, their overhead on the host exceeds the
+time of a small model's matmuls.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LINEAR = (
     requires=REQUIRES,
     host=HOST,
     devices=("cuda", "npu"),
-    why="its autograd function in Python takes longer on the host than the two matrix products on the device",
-    until="Megatron-core calls torch's linear where it neither communicates nor accumulates gradients itself",
+    why="its autograd function in Python takes longer on the host than its matmuls on the device",
+    until="Megatron-core calls torch's linear if it neither communicates nor fuses gradient accumulation",
     without="slower",
     symptom=Symptom(
         "torch.matmul(total_input, weight.t())",
@@ -36,7 +36,7 @@ _LINEAR = (
     ),
 )
 def plain_linear(call: Call) -> Any:
-    """torch's linear: the same matrix products. A bias is added before rounding to 16 bits, not after it."""
+    """Return torch's linear, which has the same matmuls. It adds a bias before rounding to 16 bits, not after."""
     given = call_arguments.known(_LINEAR, call)
     if given is None or "bias" not in given or given.get("gradient_accumulation_fusion"):
         return call.proceed()
@@ -48,21 +48,21 @@ def plain_linear(call: Call) -> Any:
 
     x, weight, bias = given["input"], given["weight"], given["bias"]
     if torch.is_autocast_enabled(x.device.type) or (bias is not None and bias.dtype != x.dtype):
-        return call.proceed()  # Megatron's result has the dtype of the bias
+        return call.proceed()  # there, the result has the dtype of the bias
     return torch.nn.functional.linear(x, weight, bias)
 
 
 def _region(name: str, function: str, *bodies: str) -> Patch:
-    """Return the patch of a function between the ranks of a tensor-parallel group."""
+    """Return the patch of a function that enters or leaves a tensor-parallel region."""
 
     @wrap(
         f"megatron.core.tensor_parallel.mappings:{name}_tensor_model_parallel_region",
-        name=f"{name}_one_rank",
+        name=f"skip_{name}_region_of_one_rank",
         bodies=bodies,
         requires=REQUIRES,
         host=HOST,
         devices=("cuda", "npu"),
-        why="in a group of one rank it changes nothing, but calls an autograd function in Python, forward and backward",
+        why="in a group of one rank it only calls an autograd function in Python that changes nothing",
         until="Megatron-core returns the input in a group of one rank",
         without="slower",
         symptom=Symptom(f"{function}.apply(input_, group)", f"{function}.apply(input_)"),

@@ -1,8 +1,8 @@
-"""A DeepSpeed job that trains each of VARIANTS twice: as it is, and with the patches of its optimizer for GPUs.
+"""A DeepSpeed job that trains each of VARIANTS twice: without and with the patches of its optimizer for GPUs.
 
-Usage: zero_operations.py. Under ascend-run on a CPU, which skips these patches. Prints a JSON line with the variants
-whose losses, gradient norms, weights and master weights differ in any bit, the number of operations after the backward
-pass without and with the patches, and which of them were applied.
+Usage: zero_operations.py, under ascend-run on a CPU, for which these patches are skipped. Prints one line of JSON: the
+variants in which a bit of a loss, gradient norm, weight or master weight differs, the number of operations after the
+backward pass without and with the patches, and the applied patches.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ VARIANTS = {
     "2, small buckets": {"stage": 2, **SMALL},
     "2, overlapped": {"stage": 2, "overlap_comm": True},
 }
-BF16_SINCE = "0.17.2"  # before, bf16 with ZeRO-1 is another optimizer
+BF16_SINCE = "0.17.2"  # before it, bf16 with ZeRO-1 has another optimizer
 
 
 @contextlib.contextmanager
 def patched():
-    """Apply the patches of DeepSpeedZeroOptimizer for GPUs on this CPU, and yield the names of those that apply."""
+    """Apply DeepSpeedZeroOptimizer's patches for GPUs on this CPU, and yield the names of the applied ones."""
     modules = [importlib.import_module(f"{deepspeed_runtime.__name__}.{one.name}") for one in
                pkgutil.iter_modules(deepspeed_runtime.__path__)]  # fmt: skip
     found = [
@@ -70,7 +70,7 @@ class Operations(TorchDispatchMode):
 
 
 def train(zero, dtype):
-    """Return every number of the training, and how many operations a step takes after its backward pass."""
+    """Return all numbers of a training run, and its number of operations after the backward passes."""
     rank = torch.distributed.get_rank()
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(HIDDEN, HIDDEN) for _ in range(LAYERS)))
@@ -122,7 +122,9 @@ def main():
     expected = {name: train(dict(zero), dtype) for name, (zero, dtype) in cases.items()}
     with patched() as applied:
         measured = {name: train(dict(zero), dtype) for name, (zero, dtype) in cases.items()}
-    differ = [name for name in cases if repr(measured[name][0]) != repr(expected[name][0])]  # a NaN is like itself
+    differ = [
+        name for name in cases if repr(measured[name][0]) != repr(expected[name][0])
+    ]  # repr, because NaN differs from itself
     counts = {name: (expected[name][1], measured[name][1]) for name in cases}
     gathered = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(gathered, differ)

@@ -35,7 +35,7 @@ def test_a_parameter_counts_steps_from_its_first_gradient(backend):
 
 
 def test_a_gradient_that_is_not_contiguous_is_another_kind_of_call():
-    """A backend that reads memory in order must not be chosen for it, although it was for the earlier steps."""
+    """A backend that takes contiguous tensors, chosen in an earlier step, must not be used for this gradient."""
     param, grad, mean, square = (torch.zeros(3, 3) for _ in range(4))
     given = (param,), (grad,), (mean,), (square,), (torch.tensor(0.0),), 0.1, 0.9, 0.999, 1e-8, 0.0
     call = AdamwCall(*given)

@@ -349,7 +349,7 @@ def test_a_backend_that_does_not_exist_is_refused():
         attention(*shapes())
 
 
-def on():
+def enabled_kernels():
     """Return the kernels that torch may choose from."""
     of, kernels = torch.backends.cuda, torch.nn.attention.SDPBackend
     return {
@@ -369,13 +369,13 @@ def test_only_the_chosen_kernels_of_torch_are_enabled_in_the_context():
 
     from ascend_adapt.kernels.operators.attention import _sdpa
 
-    before = on()
+    before = enabled_kernels()
     torch.backends.cuda.enable_math_sdp(False)
     try:
         with contextlib.suppress(ZeroDivisionError), _sdpa.efficient._selected(None):
-            assert on() == {SDPBackend.EFFICIENT_ATTENTION}
+            assert enabled_kernels() == {SDPBackend.EFFICIENT_ATTENTION}
             raise ZeroDivisionError
-        assert on() == before - {SDPBackend.MATH}
+        assert enabled_kernels() == before - {SDPBackend.MATH}
     finally:
         torch.backends.cuda.enable_math_sdp(True)
 
@@ -390,15 +390,15 @@ def test_threads_with_other_kernels_wait_for_each_other():
         seen = []
         for _ in range(200):
             with one._selected(None):
-                first = on()
+                first = enabled_kernels()
                 time.sleep(0)
-                seen.append((first, on()))
+                seen.append((first, enabled_kernels()))
         return all(pair == (set(one.only.kernels),) * 2 for pair in seen)
 
-    before = on()
+    before = enabled_kernels()
     with ThreadPoolExecutor(2) as pool:
         assert all(pool.map(many, [_sdpa.flash, _sdpa.efficient]))
-    assert on() == before
+    assert enabled_kernels() == before
 
 
 def test_torchs_cuda_kernels_get_tensors_with_stride_1(monkeypatch):

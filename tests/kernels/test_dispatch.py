@@ -282,7 +282,7 @@ def test_a_choice_for_an_evaluation_leaves_compiled_training_as_it_is():
 
 X, W = torch.randn(2, 4, 16, requires_grad=True), torch.randn(16, requires_grad=True)
 Q, LABELS = torch.randn(1, 2, 4, 16, requires_grad=True), torch.tensor([1, 2])
-# name -> (a call, the Python functions that run between it and the backend, and after it)
+# name -> (a call, the maximum number of Python functions that its second run calls, with a backend that does nothing)
 SECOND_CALLS = {
     "attention": (lambda: kernels.attention(Q, Q, Q, causal=True), 21),
     "masked_softmax": (lambda: kernels.masked_softmax(Q, causal=True), 22),
@@ -297,7 +297,7 @@ SECOND_CALLS = {
 
 
 def python_calls(run):
-    """Return how many Python functions a second call runs. Unlike its time, it is the same on every machine."""
+    """Return the Python functions that a second call runs. Unlike its time, they are the same everywhere."""
     run()
     calls = []
     sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
@@ -320,7 +320,7 @@ def test_a_second_call_of_a_kind_runs_few_python_functions(name, kernel, monkeyp
 
 
 def test_a_second_call_of_a_cuda_kernel_of_torch_runs_few_python_functions(monkeypatch):
-    """On a GPU, the host's time is longer than the device's for small calls of attention."""
+    """For small calls of attention on a GPU, the host takes longer than the device."""
     backend = Backend("cudnn", ("cpu",), "ascend_adapt.kernels.operators.attention._sdpa:cudnn")
     monkeypatch.setattr(dispatch._KERNELS["attention"], "backends", [backend])
     monkeypatch.setattr(verification, "disagreement", lambda *_: "")

@@ -23,10 +23,10 @@ from ascend_adapt.kernels.operators.bias_dropout_add import BiasDropoutAddCall
 from ascend_adapt.kernels.operators.bias_dropout_add import _triton as bias_dropout_add
 from ascend_adapt.kernels.operators.gelu import GeluCall
 from ascend_adapt.kernels.operators.gelu import _triton as gelu
-from ascend_adapt.kernels.operators.norms import NormsCall
-from ascend_adapt.kernels.operators.norms import _triton as norms
+from ascend_adapt.kernels.operators.l2_norms import L2NormsCall
+from ascend_adapt.kernels.operators.l2_norms import _triton as l2_norms
 from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
-from ascend_adapt.kernels.partial_sums import added
+from ascend_adapt.kernels.partial_sums import sum_over_programs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -94,7 +94,7 @@ SUMS = [sum_of_add_norm, sum_of_bias_dropout_add]
 @pytest.mark.parametrize("sum_of", SUMS)
 @pytest.mark.parametrize("dropout_p", [0.1, 0.25, 0.9])
 def test_dropout(sum_of, dropout_p):
-    """The same elements are dropped in forward and backward, about as many as asked, and others by another seed."""
+    """Forward and backward drop the same elements, at about the given rate. Another seed drops others."""
     dropped = round(dropout_p * 65536) / 65536
     branch = torch.ones(64, 512, device=DEVICE, requires_grad=True)
     masks = []
@@ -116,7 +116,7 @@ def test_dropout(sum_of, dropout_p):
 
 @pytest.mark.parametrize("sum_of", SUMS)
 @pytest.mark.parametrize("width", [2, 5, 66])
-def test_dropout_of_rows_that_eight_does_not_divide(sum_of, width):
+def test_dropout_of_rows_whose_width_is_not_a_multiple_of_8(sum_of, width):
     branch = torch.ones(32, width, device=DEVICE, requires_grad=True)
     total = sum_of(branch, 0.5, torch.tensor([3], device=DEVICE))
     (gradient,) = torch.autograd.grad(total.sum(), branch)
@@ -134,13 +134,13 @@ def test_dropout_of_nearly_all_elements(sum_of):
 
 @pytest.mark.parametrize("width", [40, 700])
 def test_both_kernels_with_dropout_drop_the_same_elements(width):
-    """A mask depends on the seed and on the place of an element, not on how a kernel divides rows and columns."""
+    """A mask depends on the seed and the index of an element, not on the tiles of a kernel."""
     branch, seed = torch.ones(70, width, device=DEVICE), torch.tensor([9], device=DEVICE)
     assert torch.equal(*(sum_of(branch, 0.25, seed) for sum_of in SUMS))
 
 
 def test_the_bias_is_dropped_with_its_branch():
-    """Of x + dropout(branch + bias), the gradient of the bias is the sum of the kept elements."""
+    """The gradient of the bias in x + dropout(branch + bias) is the sum over the kept elements."""
     torch.manual_seed(0)
     x, branch, bias, weights = random(70, 300), random(70, 300), random(300), random(70, 300, grad=False)
     call = BiasDropoutAddCall(x, branch, bias, 0.25, torch.tensor([4], device=DEVICE))
@@ -251,7 +251,7 @@ def test_partial_sums_are_added_for_each_kind(shape):
     torch.manual_seed(0)
     sums = torch.randn(shape, device=DEVICE)
     for dtypes in ([torch.float32] * shape[0], [torch.bfloat16] * shape[0], [torch.float32, *DTYPES][: shape[0]]):
-        found, exact = added(sums, dtypes), sums.double().sum(1)
+        found, exact = sum_over_programs(sums, dtypes), sums.double().sum(1)
         assert [each.dtype for each in found] == dtypes
         for each, right in zip(found, exact, strict=True):
             torch.testing.assert_close(each, right.to(each.dtype))
@@ -259,15 +259,15 @@ def test_partial_sums_are_added_for_each_kind(shape):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [[1], [64, 128], [70_001, 3, 200_000, 0, 65_536]], ids=str)
-def test_norms(dtype, sizes):
+def test_l2_norms(dtype, sizes):
     torch.manual_seed(0)
-    check("norms", NormsCall(tuple(random(size, dtype=dtype, grad=False) for size in sizes)))
+    check("l2_norms", L2NormsCall(tuple(random(size, dtype=dtype, grad=False) for size in sizes)))
 
 
-def test_norms_of_one_element_that_is_not_finite():
+def test_l2_norms_of_one_element_that_is_not_finite():
     tensors = [random(70_000, grad=False) for _ in range(4)]
     tensors[1][69_999], tensors[2][0] = float("nan"), float("-inf")
-    found = norms.run(NormsCall(tuple(tensors))).tolist()
+    found = l2_norms.run(L2NormsCall(tuple(tensors))).tolist()
     assert [math.isfinite(each) for each in found] == [True, False, False, True]
     assert math.isnan(found[1])
     assert math.isinf(found[2])
@@ -280,6 +280,6 @@ def test_what_they_do_not_take():
     assert "float64" in add_norm.supports(AddNormCall(double, double, None, double[0]))
     assert "float64" in bias_dropout_add.supports(BiasDropoutAddCall(double, double))
     assert "empty" in bias_dropout_add.supports(BiasDropoutAddCall(torch.zeros(0, 2), torch.zeros(0, 2)))
-    assert "float64" in norms.supports(NormsCall((double,)))
-    assert "contiguous" in norms.supports(NormsCall((torch.zeros(2, 3).T,)))
+    assert "float64" in l2_norms.supports(L2NormsCall((double,)))
+    assert "contiguous" in l2_norms.supports(L2NormsCall((torch.zeros(2, 3).T,)))
     assert "no rows" in add_norm.supports(AddNormCall(torch.zeros(0, 2), torch.zeros(0, 2), None, torch.zeros(2)))

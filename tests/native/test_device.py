@@ -33,7 +33,7 @@ def test_another_job_is_left_alone() -> None:
     [
         ("cuda", (9, 0), {}, {"CUBLAS_WORKSPACE_CONFIG": ":0:0", "CUBLASLT_WORKSPACE_SIZE": "0"}),
         ("cuda", (9, 0), {"CUBLASLT_WORKSPACE_SIZE": "32"}, {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}),
-        # As --deterministic sets it, or the user.
+        # Set by --deterministic, or by the user.
         ("cuda", (9, 0), {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, {}),
         ("cuda", (8, 0), {}, {}),
         ("cpu", (9, 0), {}, {}),

@@ -89,26 +89,26 @@ WEIGHTS_ALONE = {
     "0.11.1": {("1", "float32", "removed"): COME_BACK, ("1", "bfloat16", "removed"): COME_BACK},
     NEWEST: {("0", "float16", "kept"): COME_BACK},
 }
-# Release -> patches of the optimizer for GPUs and NPUs that apply: of each patch the oldest release that runs on a CPU,
-# and the newest.
+# Release -> the optimizer's patches for GPUs and NPUs that apply to it. For each patch, the oldest of its releases that
+# runs on a CPU is here, and the newest.
 SINCE_0_9_2 = [
     "batched_copies_to_partition",
     "batched_gradient_norm",
-    "postponed_copy_to_partition",
+    "deferred_copy_to_partition",
     "slice_moved_weights",
 ]
 SINCE_0_17_2 = [
-    "average_of_one_rank",
+    "skip_average_of_one_rank",
     "batched_copies_to_bucket",
     "batched_overflow_check",
-    "postponed_copy_to_bucket",
+    "deferred_copy_to_bucket",
     *SINCE_0_9_2,
 ]
 FEWER_OPERATIONS = {
     "0.9.2": SINCE_0_9_2,
     "0.17.2": SINCE_0_17_2,
-    "0.19.2": ["adjacent_gradients", *SINCE_0_17_2],
-    NEWEST: ["adjacent_gradients", *SINCE_0_17_2],
+    "0.19.2": ["flat_gradient_without_copy", *SINCE_0_17_2],
+    NEWEST: ["flat_gradient_without_copy", *SINCE_0_17_2],
 }
 
 ALONE = [
@@ -198,7 +198,7 @@ def _weights_alone(release: str, job: tuple[str, ...], *options: str) -> tuple[i
 @pytest.mark.parametrize("nproc", ["1", "2"])
 @pytest.mark.parametrize("release", [one for one in FEWER_OPERATIONS if one == (ASKED or NEWEST)])
 def test_fewer_operations_give_the_same_bits(release: str, nproc: str) -> None:
-    """Losses, gradient norms, weights and master weights, also of a step with a NaN on one rank, which is skipped."""
+    """Losses, gradient norms, weights and master weights, also if a step is skipped because one rank has a NaN."""
     with tempfile.TemporaryDirectory() as folder:
         code, reported, text = _run(release, folder, [nproc, "zero_operations.py"])
     assert code == 0, text[-4000:]

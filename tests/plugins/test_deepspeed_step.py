@@ -1,4 +1,4 @@
-"""Patches that take fewer operations after the backward pass of ZeRO-1 and ZeRO-2, beside DeepSpeed's own methods."""
+"""Patches that save operations after the backward pass of ZeRO-1 and ZeRO-2, compared with DeepSpeed's methods."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def one_rank(tmp_path, monkeypatch):
     deepspeed.comm.comm.cdb = None
 
 
-def of(optimizer_class, **attributes):
-    """Return an optimizer that was not initialized, with these attributes."""
+def optimizer_with(optimizer_class, **attributes):
+    """Return an uninitialized optimizer with these attributes."""
     optimizer = object.__new__(optimizer_class)
     vars(optimizer).update(attributes)
     return optimizer
@@ -64,7 +64,7 @@ def random(*shape, seed=0, dtype=torch.float32):
 @pytest.mark.parametrize("norm_type", [2, float("inf")])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_norm_is_over_the_parameters_that_deepspeed_counts(optimizer_class, rank, norm_type, bad):
-    optimizer = of(
+    optimizer = optimizer_with(
         optimizer_class,
         model_parallel_rank=rank,
         dp_process_group=None,
@@ -75,7 +75,7 @@ def test_the_norm_is_over_the_parameters_that_deepspeed_counts(optimizer_class, 
     params[1].ds_pipe_replicated = True
     params[2].tensor_model_parallel = params[3].model_parallel = True
     gradients = [random(7, 3, seed=at, dtype=torch.bfloat16) for at in range(5)]
-    gradients.insert(2, torch.full((4,), 1e6))  # between two parameters, counted as neither
+    gradients.insert(2, torch.full((4,), 1e6))  # padding between two parameters
     gradients[2]._zero_padding = True
     gradients[-1] = torch.zeros(0, dtype=torch.bfloat16)
     if bad is not None:
@@ -104,7 +104,9 @@ def test_the_number_of_operations_is_that_of_one_gradient(optimizer_class, check
         gradients = [random(3, seed=at, dtype=torch.bfloat16) for at in range(number)]
         params = [torch.nn.Parameter(torch.zeros(3)) for _ in gradients]
         settings = {"model_parallel_rank": 0, "dp_process_group": None, "model_parallel_group": None, "device": "cpu"}
-        optimizer = of(optimizer_class, bit16_groups=[params], averaged_gradients={0: gradients}, **settings)
+        optimizer = optimizer_with(
+            optimizer_class, bit16_groups=[params], averaged_gradients={0: gradients}, **settings
+        )
         with Operations() as counted:
             if check == "overflow":
                 gradient_checks.batched_overflow_check.function(optimizer)
@@ -119,7 +121,7 @@ def test_the_number_of_operations_is_that_of_one_gradient(optimizer_class, check
 def test_weights_are_sliced_again_only_where_they_have_moved(optimizer_class):
     flat = random(10)
     params = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(3))]
-    optimizer = of(
+    optimizer = optimizer_with(
         optimizer_class,
         bit16_groups=[params],
         bit16_groups_flat=[flat],
@@ -167,12 +169,12 @@ def test_gradients_that_fill_one_buffer_are_not_concatenated(optimizer_class, ch
     if change == "other memory":  # adjacent, but not of one storage
         both = memory.numpy()
         gradients = [torch.from_numpy(both[1:5]).view(2, 2), *torch.from_numpy(both[5:11]).split(3)]
-    optimizer = of(optimizer_class, bit16_groups=[[]])
+    optimizer = optimizer_with(optimizer_class, bit16_groups=[[]])
 
     def get_flat_partition(tensor_list, first_offset, partition_size):
         return gradients
 
-    found = flat_gradients.adjacent_gradients.function(get_flat_partition, optimizer, ([], 0, 10), {})
+    found = flat_gradients.flat_gradient_without_copy.function(get_flat_partition, optimizer, ([], 0, 10), {})
     assert [each.tolist() for each in found] == [each.tolist() for each in gradients]
     optimizer.averaged_gradients = {0: found}
     flat = optimizer._get_preflattened_grad_partition(0)
@@ -186,11 +188,13 @@ def test_gradients_that_fill_one_buffer_are_not_concatenated(optimizer_class, ch
 
 
 def test_gradients_that_have_left_their_buffer_are_concatenated(optimizer_class):
-    """As after DeepSpeed's offload_states() and reload_states() between the backward pass and the step."""
+    """This happens if offload_states() and reload_states() run between the backward pass and the step."""
     buffer = random(10)
     gradients = list(buffer.split([4, 6]))
     call = (lambda tensor_list, first_offset, partition_size: gradients, None, ([], 0, 10), {})
-    optimizer = of(optimizer_class, averaged_gradients={0: flat_gradients.adjacent_gradients.function(*call)})
+    optimizer = optimizer_with(
+        optimizer_class, averaged_gradients={0: flat_gradients.flat_gradient_without_copy.function(*call)}
+    )
     assert optimizer._get_preflattened_grad_partition(0) is not None
     for gradient in optimizer.averaged_gradients[0]:
         gradient.data = gradient.data.clone()
@@ -210,7 +214,7 @@ def test_gradients_that_have_left_their_buffer_are_concatenated(optimizer_class)
         ("type", torch.float16),
     ],
 )
-def test_one_rank_averages_nothing_unless_more_happens(optimizer_class, attribute, value):
+def test_the_average_of_one_rank_is_skipped_unless_it_changes_something(optimizer_class, attribute, value):
     dtype = value if attribute == "type" else torch.bfloat16
     settings = {
         "dp_process_group": None,
@@ -225,11 +229,11 @@ def test_one_rank_averages_nothing_unless_more_happens(optimizer_class, attribut
         "bit16_groups": [[]],
         "params_in_partition": [[]],
     }
-    optimizer, called = of(optimizer_class, **{**settings, attribute: value}), []
+    optimizer, called = optimizer_with(optimizer_class, **{**settings, attribute: value}), []
 
     def average_tensor(tensor, communication_data_type):
         called.append(tensor)
 
     gradients = torch.ones(3, dtype=torch.bfloat16)
-    gradient_average.average_of_one_rank.function(average_tensor, optimizer, (gradients, dtype), {})
+    gradient_average.skip_average_of_one_rank.function(average_tensor, optimizer, (gradients, dtype), {})
     assert bool(called) == (attribute != "none")

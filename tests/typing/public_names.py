@@ -47,11 +47,11 @@ from ascend_adapt.kernels import (
     cross_entropy,
     fuses,
     gelu,
+    l2_norms,
     layer_norm,
     linear_cross_entropy,
     masked_out_from_keep,
     masked_softmax,
-    norms,
     rms_norm,
     rotary,
     swiglu,
@@ -114,8 +114,8 @@ DATA = (
     *(sequence_pointers, token_dtype, weights_by_documents, merge_qkv, split_qkv),
 )
 KERNELS = (
-    *(adamw, add_norm, attention, bias_dropout_add, cross_entropy, fuses, gelu, layer_norm, linear_cross_entropy),
-    *(masked_out_from_keep, masked_softmax, norms, rms_norm, rotary, split_fused_qkv, swiglu),
+    *(adamw, add_norm, attention, bias_dropout_add, cross_entropy, fuses, gelu, l2_norms, layer_norm),
+    *(linear_cross_entropy, masked_out_from_keep, masked_softmax, rms_norm, rotary, split_fused_qkv, swiglu),
 )
 
 

@@ -48,7 +48,7 @@ class AnomalyDetector:
         self._losses.append(step.loss)
         if len(before) == SEEN:
             mean = statistics.fmean(before)
-            # pstdev computes in fractions, while the device waits for the next step.
+            # statistics.pstdev computes with exact fractions, and the device would wait for it.
             deviation = math.sqrt(statistics.fmean((loss - mean) ** 2 for loss in before))
             if step.loss - mean > max(DEVIATIONS * deviation, LEAST * abs(mean)):
                 spike = (

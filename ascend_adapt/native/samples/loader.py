@@ -74,9 +74,9 @@ class Samples:
                 raise DataError(f"{self.part}: no sample is left for the next step — add text, or reduce the steps")
             parts.append(owned(part))
         names = [*self._names, *(["masked_out"] if "masked_out" in parts[0] else [])]
-        # A copy by torch.cat is not page-locked, and the host would wait for its transfer.
+        # torch.cat returns pageable memory; to_device pins it, so that the host does not wait for the copy.
         batch = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in names}
-        return {name: devices.sent(batch[name], self.device) for name in names}
+        return {name: devices.to_device(batch[name], self.device) for name in names}
 
     def close(self) -> None:
         """End the workers."""

@@ -32,7 +32,7 @@ class Norms:
         norms: list[torch.Tensor] = []
         for places in by_dtype([tensor for _, tensor in there]):
             group = [there[place] for place in places]
-            norms.append(kernels.norms([tensor for _, tensor in group]))
+            norms.append(kernels.l2_norms([tensor for _, tensor in group]))
             parameters += [one for one, _ in group]
         if not norms:
             return cls(parameters, torch.zeros(0))

@@ -103,9 +103,9 @@ class StepGraphs:
             current.wait_stream(self._stream)
 
     def prefetch(self, batch: Batch) -> None:
-        """Copy the batch of the next step to where its graph reads it, if that is the graph of the last step.
+        """Copy the batch of the next step into the inputs of the last step's graph, if the graph can compute it.
 
-        The device copies it at the end of the last step, so that it does not wait for the host between steps.
+        The copy is queued behind the last step, so that the device does not wait for the host between steps.
         """
         if self._last is None or not self._last.fits(batch):
             return
@@ -164,7 +164,7 @@ class StepGraphs:
         return graphs.result
 
     def _set_values(self, lr: float, marks: tuple[bool, bool, bool]) -> None:
-        """Set the values that the update reads; the device waits for them only after the passes."""
+        """Set the values that the update reads. The device computes the passes meanwhile."""
         self._lr.fill_(lr)
         if marks != self._marks_on_host:
             self._marks.copy_(torch.tensor(marks, dtype=torch.float32))
@@ -253,7 +253,7 @@ class _Graphs:
         return isinstance(batch, Mapping) and _kinds(batch) == _kinds(self.inputs)
 
     def set_inputs(self, batch: Batch) -> None:
-        """Copy a batch to where the graph reads it, unless it was the last one that was copied."""
+        """Copy a batch to where the graph reads it, unless it has been prefetched."""
         assert isinstance(batch, Mapping)
         if batch is self._copied:
             return

@@ -100,7 +100,7 @@ class Trainer:
 
         ``votes_to_stop``: whether this rank requests to stop after the step; ``votes_to_save``: whether it requests a
         checkpoint. The result has the number of ranks that requested each. ``meanwhile`` runs while the device computes
-        the step, and returns the batch of the next step if it is known.
+        the step. It returns the batch of the next step, or None.
 
         Raises:
             TrainingError: an overflow at the minimum loss scale, by DeepSpeed's rule.

@@ -76,7 +76,7 @@ def test_replayed_steps_are_the_eager_ones(graphed, model, dtype):
 
 
 def test_the_next_batch_is_copied_before_its_step_and_only_once(graphed, monkeypatch):
-    """A batch that comes instead of the announced one, or that has another shape, is read all the same."""
+    """A step also computes a batch that was not announced, or that has another shape."""
     one, other = graphed(), graphed(eager=True)
     for number in range(EAGER_STEPS + 2):
         assert stepped(one, number) == stepped(other, number)
@@ -90,7 +90,7 @@ def test_the_next_batch_is_copied_before_its_step_and_only_once(graphed, monkeyp
     for now, announced, micro_batches in [*steps, (batches[4], None, 2)]:
         found = one.step(now, micro_batches, 1e-3, DECAY, meanwhile=lambda announced=announced: announced)
         assert found == other.step(now, micro_batches, 1e-3, DECAY)
-    # The first batch and its two successors, the one that came instead, and the last, which followed an eager step.
+    # Batches 0, 1 and 2; batch 3, which was not announced; and batch 4, which followed an eager step.
     assert len(copied) == 5
 
 

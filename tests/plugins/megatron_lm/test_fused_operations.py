@@ -156,7 +156,7 @@ def test_the_loss_of_each_token_is_megatrons():
 def test_many_tensors_are_copied_into_others(dtype):
     source = [torch.randn(3), torch.randn(2, 2)]
     target = [torch.zeros(3, dtype=dtype, requires_grad=True), torch.zeros(2, 2, dtype=dtype)]
-    copy = optimizer.copy_in_one_operation.function
+    copy = optimizer.multi_tensor_copy_in_one_operation.function
     copy(None, None, (source, target), {})
     for one, other in zip(source, target, strict=True):
         assert torch.equal(other, one.to(dtype))
@@ -172,7 +172,7 @@ def test_gradients_are_clipped_as_megatron_does(total):
     for each in parameters[:2]:
         each.grad = torch.randn(3)
     before = [each.grad.clone() for each in parameters[:2]]
-    clip = optimizer.clip_in_one_operation.function
+    clip = optimizer.clip_gradients_in_one_operation.function
     clip(None, None, (parameters, 1.0, total), {})
     factor = min(1.0, 1.0 / (float(total) + 1.0e-6))
     for each, was in zip(parameters, before, strict=False):
@@ -180,15 +180,15 @@ def test_gradients_are_clipped_as_megatron_does(total):
     assert parameters[2].grad is None
 
 
-def test_gradients_that_only_megatron_clips():
-    """A norm that is a tensor reaches Megatron's code as a number: for tensors, it needs TransformerEngine."""
+def test_gradients_that_megatron_itself_clips():
+    """Megatron's code gets the norm as a number, because it needs TransformerEngine for a tensor."""
 
     def own(parameters, max_norm, total_norm, use_decoupled_grad=False):
         return "Megatron's own", total_norm
 
     wide, plain = (torch.zeros(3, dtype=dtype, requires_grad=True) for dtype in (torch.float64, torch.float32))
     wide.grad, plain.grad = torch.zeros_like(wide), torch.zeros_like(plain)
-    clip = optimizer.clip_in_one_operation.function
+    clip = optimizer.clip_gradients_in_one_operation.function
     for norm in (4.0, torch.tensor([4.0])):
         for parameters, more in (([wide], {}), ([], {}), ((plain,), {}), ([plain], {"use_decoupled_grad": True})):
             found = clip(own, None, (parameters, 1.0, norm), more)
@@ -197,7 +197,7 @@ def test_gradients_that_only_megatron_clips():
 
 
 def norm_function(**clip):
-    """Stands for Megatron's function in a module whose clipping is patched, or not."""
+    """Return a stand-in for Megatron's function, in a module whose clipping is patched or not."""
     return FunctionType(
         (lambda *args: "Megatron's own").__code__, {"clip_grad_by_total_norm_fp32": SimpleNamespace(**clip)}
     )
@@ -225,7 +225,7 @@ def test_the_norm_of_all_ranks_is_not_read_by_the_host(monkeypatch):
         ([torch.zeros(2)], 2.0, 3, 4),
     ],
 )
-def test_norms_that_only_megatron_computes(given):
+def test_norms_that_megatron_itself_computes(given):
     assert optimizer.grad_norm_as_tensor.function(norm_function(__wrapped__=None), None, given, {}) == "Megatron's own"
 
 
@@ -250,7 +250,7 @@ def bias_dropout_add(*args):
 
 @pytest.fixture
 def with_kernels(monkeypatch):
-    """Let the references compute, in place of the kernels of a GPU."""
+    """Compute with the references instead of the kernels for GPUs."""
     monkeypatch.setattr(fused_operations, "_fuses", lambda kind: True)
 
 
@@ -262,7 +262,7 @@ def test_bias_and_residual_without_dropout_are_megatrons(with_kernels, bias):
 
 
 def test_dropout_draws_its_seed_from_the_current_generator(with_kernels):
-    """Megatron sets the state of the generator before it computes again, and expects the same mask."""
+    """Megatron restores the state of the generator before it recomputes, and expects the same mask."""
     x, residual = torch.ones(40, 2, 6), torch.zeros(40, 2, 6)
     state = torch.get_rng_state()
     first, second = (bias_dropout_add((x, None), residual, 0.5) for _ in range(2))
@@ -273,7 +273,7 @@ def test_dropout_draws_its_seed_from_the_current_generator(with_kernels):
 
 
 @pytest.mark.parametrize("given", ["no kernels", "dtype", "shape", "bias", "float64", "all", "traced"])
-def test_sums_that_only_megatron_computes(monkeypatch, given):
+def test_sums_that_megatron_itself_computes(monkeypatch, given):
     monkeypatch.setattr(fused_operations, "_fuses", lambda kind: given != "no kernels")
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: given == "traced")
     x, residual, bias = torch.randn(4, 6), torch.randn(4, 6), torch.randn(6)
@@ -289,7 +289,7 @@ def test_sums_that_only_megatron_computes(monkeypatch, given):
 
 
 def test_gelu_has_megatrons_constants(with_kernels):
-    """In float64, they differ by less than the rounding of fp32, in which both compute."""
+    """The functions differ in float64 by less than the rounding of fp32, in which both compute."""
     x, bias = torch.linspace(-8, 8, 4001, dtype=torch.float64).reshape(-1, 1), torch.zeros(1, dtype=torch.float64)
     x.requires_grad_()
     found = gelu(x, bias, approximate="tanh")
@@ -303,7 +303,7 @@ def test_gelu_has_megatrons_constants(with_kernels):
     )
 
 
-def test_gelus_that_only_megatron_computes(with_kernels):
+def test_gelus_that_megatron_itself_computes(with_kernels):
     own, x = (lambda *args: "Megatron's own"), torch.zeros(2, 3)
     assert fused_operations.fused_bias_gelu.function(own, None, (x, None), {}) == "Megatron's own"
     assert fused_operations.fused_bias_gelu.function(own, None, (x, x), {}) == "Megatron's own"

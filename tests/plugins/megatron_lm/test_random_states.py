@@ -1,4 +1,4 @@
-"""The tracker of random states: a fork draws from the named state and restores the device's own."""
+"""The tracker of RNG states: a fork draws from the named state, and restores the device's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "model-parallel-rng"
 
 @pytest.fixture
 def device(monkeypatch):
-    """The generator of the device, which a machine without a GPU does not have."""
+    """Return a generator that stands for the GPU's."""
     generator = torch.Generator().manual_seed(1)
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -32,7 +32,7 @@ def fork(of, *args):
     def upstream(name=NAME):
         return "Megatron's own"
 
-    return random_states.fork_of_one_generator.function(upstream, of, args, {})
+    return random_states.fork_with_one_generator_lookup.function(upstream, of, args, {})
 
 
 def drawn(generator):

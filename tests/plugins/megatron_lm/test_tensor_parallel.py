@@ -1,4 +1,4 @@
-"""Tensor-parallel layers that communicate nothing, as plain torch: equal bits, and Megatron's code for all others."""
+"""Tensor-parallel layers that communicate nothing have the same bits as Megatron's; others run Megatron's code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 class Linear(torch.autograd.Function):
-    """Stands for Megatron's: the products that its autograd function computes, in the same order."""
+    """Stands for Megatron's autograd function: the same matmuls in the same order."""
 
     @staticmethod
     def forward(ctx, x, weight, bias):
@@ -64,7 +64,7 @@ def test_a_linear_layer_has_the_bits_of_megatrons(dtype, shape, frozen):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_bias_is_added_before_rounding(dtype):
-    """Megatron rounds the product, then the sum. The result here is as close to the exact one as a rounding allows."""
+    """Megatron rounds the product, then the sum. Here the result is the exact one, rounded once."""
     inputs, grad = drawn((5, 3, 24), dtype, bias=True)
     found, right = linear(*inputs), Linear.apply(*inputs)
     exact = Linear.apply(*(each.double() for each in inputs))
@@ -88,7 +88,7 @@ def test_a_bias_is_added_before_rounding(dtype):
         {"async_grad_allreduce": True},
     ],
 )
-def test_a_layer_with_a_backward_of_its_own_is_megatrons(options):
+def test_a_layer_that_communicates_or_fuses_accumulation_is_megatrons(options):
     (x, weight), _ = drawn((6, 24), torch.float32)
     assert linear(x, weight, **options) == "Megatron's own"
 

@@ -46,7 +46,9 @@ class AdamwCall(KernelCall):
         return self.params[0]
 
     def signature(self) -> tuple[Any, ...]:
-        """Return the kinds of parameters, and whether all are contiguous, but not the sizes of thousands of them.
+        """Return the device and the kinds of parameters, and whether all tensors are contiguous.
+
+        Sizes are left out, because there may be thousands of parameters.
 
         All are on one device, which differs from the model's device if the optimizer is offloaded.
         """

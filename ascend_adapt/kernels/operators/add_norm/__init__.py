@@ -93,13 +93,13 @@ def add_norm(
         rms: whether to compute RMSNorm instead of LayerNorm.
         dropout_p: probability with which an element of the branch becomes 0; the others are scaled by 1 / (1 - p). A
             backend may round it to a multiple of 2**-16.
-        seed: int64 [1] on the device of ``x``; equal seeds give equal masks on one backend.
+        seed: int64 [1] on the device of ``x``, with dropout only. Equal seeds give equal masks on one backend.
 
     Returns:
         (y, norm), both [..., D] in the dtype of ``x``. The norm may be computed from y after rounding to that dtype.
 
     Raises:
-        KernelArgumentError: shapes or dtypes do not match, or dropout is given without a seed.
+        KernelArgumentError: shapes or dtypes do not match, or only one of dropout and seed is given.
         BackendUnavailable: the requested backend does not support the call.
     """
     if seed is not None:

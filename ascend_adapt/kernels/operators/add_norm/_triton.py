@@ -16,15 +16,15 @@ import triton.language as tl
 from ascend_adapt.kernels import triton_dropout
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.add_norm import AddNormCall
-from ascend_adapt.kernels.partial_sums import added
-from ascend_adapt.kernels.tiles import WIDEST, Tiles, programs_at_once, stages, tiles
+from ascend_adapt.kernels.partial_sums import sum_over_programs
+from ascend_adapt.kernels.tiles import WIDEST, Tiles, persistent_programs, stages, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
-# Elements per thread, rows per tile, warps of a multiprocessor, and in backward the widest tile of several rows and the
-# programs per multiprocessor; tuned on an H200 at widths 1024, 2048, 4096 and 6144.
+# Elements per thread, rows per tile, and warps per multiprocessor. In backward also the maximum width of tiles with
+# several rows, and programs per multiprocessor. Tuned on an H200 at widths 1024, 2048, 4096 and 6144.
 _OF_THREAD, _ROWS, _WARPS, _ROWS_UP_TO, _PER_PROCESSOR = 32, 2, 64, 4096, 4
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-_kept = triton_dropout.kept
+_keep_mask = triton_dropout.keep_mask
 
 
 def supports(call: AddNormCall) -> str:
@@ -70,10 +70,10 @@ class _AddNorm(torch.autograd.Function):
         total, norm = torch.empty_like(x), torch.empty_like(x)
         statistics = torch.empty(1 if rms else 2, rows, dtype=torch.float32, device=x.device)
         _launch_forward(
-            programs_at_once(rows, cut, _WARPS // cut.warps, x.device),
+            persistent_programs(rows, cut, _WARPS // cut.warps, x.device),
             x, branch, branch_bias, weight, bias, total, norm, statistics, seed, rows, columns, float(eps),
-            *triton_dropout.rounded(dropout_p), not rms, branch_bias is not None, bias is not None, dropout_p > 0,
-            cut.rows, cut.width, stages(cut, x, branch), warps=cut.warps,
+            *triton_dropout.dropped_and_scale(dropout_p), not rms, branch_bias is not None, bias is not None,
+            dropout_p > 0, cut.rows, cut.width, stages(cut, x, branch), warps=cut.warps,
         )  # fmt: skip
         ctx.rms, ctx.dropout_p = rms, dropout_p
         ctx.dtypes = branch_bias is not None and branch_bias.dtype, bias is not None and bias.dtype
@@ -91,7 +91,7 @@ class _AddNorm(torch.autograd.Function):
         columns = total.shape[-1]
         rows, cut = total.numel() // columns, _cut(columns, 6, _ROWS_UP_TO)
         # Each program sums the gradients of weight and biases over its rows. Adding these in order is deterministic.
-        count = programs_at_once(rows, cut, _PER_PROCESSOR, total.device)
+        count = persistent_programs(rows, cut, _PER_PROCESSOR, total.device)
         dx = torch.empty_like(total)
         of_branch = torch.empty_like(total) if ctx.dropout_p else dx
         branch_dtype, bias_dtype = ctx.dtypes
@@ -100,11 +100,11 @@ class _AddNorm(torch.autograd.Function):
         _launch_gradient(
             count,
             of_norm, of_total, total, weight, statistics, seed, dx, of_branch, sums, rows, columns,
-            *triton_dropout.rounded(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype),
+            *triton_dropout.dropped_and_scale(ctx.dropout_p), not ctx.rms, of_total is not None, bool(branch_dtype),
             bool(bias_dtype), ctx.dropout_p > 0, cut.rows, cut.width, stages(cut, of_norm, total, total),
             warps=cut.warps,
         )  # fmt: skip
-        of_weight, *others = added(sums, dtypes)
+        of_weight, *others = sum_over_programs(sums, dtypes)
         of_bias = others.pop() if bias_dtype else None
         of_branch_bias = others.pop() if branch_dtype else None
         return dx, of_branch, of_branch_bias, of_weight, of_bias, None, None, None, None
@@ -140,7 +140,7 @@ def _add_norm_kernel(
         if BRANCH_BIAS:
             values += added
         if DROPOUT:
-            kept = _kept(key, row, 0, columns, dropped, ROWS, TILE)
+            kept = _keep_mask(key, row, 0, columns, dropped, ROWS, TILE)
             values = tl.where(kept, values * kept_scale, 0.0)
         values += tl.load(x + place, mask=here, other=0.0).to(tl.float32)
         rounded = values.to(total.dtype.element_ty)
@@ -196,7 +196,7 @@ def _add_norm_gradient_kernel(
         if BIAS:
             sum_b += g
         if DROPOUT:
-            kept = _kept(key, row, 0, columns, dropped, ROWS, TILE)
+            kept = _keep_mask(key, row, 0, columns, dropped, ROWS, TILE)
             d = tl.where(kept, d * kept_scale, 0.0)
             tl.store(of_branch + place, d.to(of_branch.dtype.element_ty), mask=here)
         if BRANCH_BIAS:

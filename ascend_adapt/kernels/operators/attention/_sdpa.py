@@ -48,19 +48,21 @@ class _Torch:
             return _pieces.without_blind_rows(_pieces.as_wide_as_its_bias(call), self._whole).to(call.q.dtype)
 
     def prepared(self, call: AttentionCall) -> Callable[[AttentionCall], torch.Tensor]:
-        """Return ``run``, or for calls that torch computes unchanged, a form without what only depends on the kind."""
+        """Return ``run``, or, if torch computes the unchanged call, a function without the checks of ``run``."""
         shared = bool(call.q.shape[1] != call.k.shape[1])
         if not _is_torchs_own(call) or (shared and not self.shares_heads):
             return self.run
 
         def run(call: AttentionCall) -> torch.Tensor:
             with self._selected(call):
-                return _of_torch(call, *self._fitting(call.q, call.k, call.v), shared, causal=call.causal)
+                return _attention_of_torch(
+                    call, *self._supported_strides(call.q, call.k, call.v), shared, causal=call.causal
+                )
 
         return run
 
     def _selected(self, call: AttentionCall) -> Any:
-        """Return the context in which torch chooses a kernel."""
+        """Return the context that restricts the kernels that torch may choose."""
         if _loses_sums_on_cpu(call):
             return _MATH.context()
         if call.q.device.type != "cuda" or not dispatch.is_deterministic():
@@ -122,13 +124,13 @@ class _Torch:
         return result.masked_fill(nothing, 0.0)
 
     def _attend(self, call: AttentionCall, q: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
-        return _of_torch(call, *self._given(call.q if q is None else q, call.k, call.v), **more)
+        return _attention_of_torch(call, *self._inputs(call.q if q is None else q, call.k, call.v), **more)
 
-    def _given(
+    def _inputs(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
-        """Return q, k and v as the kernel takes them, and whether they differ in the number of heads."""
-        q, k, v = self._fitting(q, k, v)
+        """Return q, k and v as the kernel takes them, and whether queries share key heads."""
+        q, k, v = self._supported_strides(q, k, v)
         shared = bool(q.shape[1] != k.shape[1])
         if shared and not self.shares_heads:
             k, v = (each.repeat_interleave(q.shape[1] // each.shape[1], 1) for each in (k, v))
@@ -136,12 +138,12 @@ class _Torch:
         return q, k, v, shared
 
     @staticmethod
-    def _fitting(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> _QKV:
-        """Return the tensors with strides that the kernel supports."""
+    def _supported_strides(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> _QKV:
+        """Return the tensors with strides that the kernel supports, copied if necessary."""
         return q, k, v
 
 
-def _of_torch(
+def _attention_of_torch(
     call: AttentionCall,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -195,7 +197,7 @@ def _is_torchs_own(call: AttentionCall) -> bool:
 class _OnCuda(_Torch):
     """One of torch's CUDA kernels."""
 
-    _fitting = staticmethod(_with_even_rows)
+    _supported_strides = staticmethod(_with_even_rows)
 
     def __init__(self, kernel: SDPBackend, can_use: str, *, masks: bool, shares_heads: bool) -> None:
         self.only, self.can_use, self.masks, self.shares_heads = _Only(kernel), can_use, masks, shares_heads
@@ -216,7 +218,7 @@ class _OnCuda(_Torch):
         # Causal queries are padded to the number of keys. torch checks shapes and strides, which run() makes
         # contiguous.
         q = call.q[:, :, :1].expand(-1, -1, call.k.shape[2], -1) if call.causal else call.q
-        q, k, v, shared = self._given(q, call.k, call.v)
+        q, k, v, shared = self._inputs(q, call.k, call.v)
         given = torch.backends.cuda.SDPAParams(q, k, v, None, call.dropout_p, call.causal, shared)
         asked = getattr(torch.backends.cuda, self.can_use)
         if asked(given, False):
@@ -264,8 +266,8 @@ class _Flash(_OnCuda):
 class _Only:
     """Reusable context that restricts torch to some kernels, and restores torch's switches.
 
-    torch's sdpa_kernel would slow down small calls, as would the functions of torch.backends.cuda. The switches are
-    global to the process, so threads, such as those of DataParallel, wait for each other.
+    torch's sdpa_kernel and the functions of torch.backends.cuda would slow down small calls. The switches are global to
+    the process, so threads, such as those of DataParallel, wait for each other.
     """
 
     _lock = threading.RLock()
@@ -284,7 +286,7 @@ class _Only:
         self.before: list[tuple[bool, bool, bool, bool]] = []
 
     def context(self) -> Any:
-        """Return this context, or torch's in compiled code."""
+        """Return this context, or sdpa_kernel in compiled code."""
         return sdpa_kernel(self.kernels) if torch.compiler.is_compiling() else self
 
     def __enter__(self) -> None:

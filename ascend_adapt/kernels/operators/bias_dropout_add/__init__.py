@@ -1,6 +1,6 @@
 """Residual add with the bias and dropout of the branch (Megatron's bias_dropout_add).
 
-Its backward applies the mask again and sums the gradient of the bias in one pass. No mask is stored.
+Backward regenerates the dropout mask from the seed, and sums the gradient of the bias in the same pass.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def bias_dropout_add(x: Any, branch: Any, bias: Any = None, *, dropout_p: float 
         bias: [D], or None.
         dropout_p: probability with which an element of the branch becomes 0; the others are scaled by 1 / (1 - p). A
             backend may round it to a multiple of 2**-16.
-        seed: int64 [1] on the device of ``x``; equal seeds give equal masks on one backend.
+        seed: int64 [1] on the device of ``x``, with dropout only. Equal seeds give equal masks on one backend.
 
     Raises:
-        KernelArgumentError: shapes or dtypes do not match, or dropout is given without a seed.
+        KernelArgumentError: shapes or dtypes do not match, or only one of dropout and seed is given.
         BackendUnavailable: the requested backend does not support the call.
     """
     if seed is not None:

@@ -1,4 +1,4 @@
-"""bias_dropout_add in Triton: forward reads x and the branch once, and backward the gradient once."""
+"""bias_dropout_add in Triton: forward reads x and the branch once; backward reads the gradient once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ascend_adapt.kernels import triton_dropout
 from ascend_adapt.kernels.column_sums import strips
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.bias_dropout_add import BiasDropoutAddCall
-from ascend_adapt.kernels.partial_sums import added
+from ascend_adapt.kernels.partial_sums import sum_over_programs
 from ascend_adapt.kernels.triton_launch import Launcher
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-_kept = triton_dropout.kept
+_keep_mask = triton_dropout.keep_mask
 
 
 def supports(call: BiasDropoutAddCall) -> str:
@@ -48,7 +48,7 @@ class _BiasDropoutAdd(torch.autograd.Function):
         rows = x.numel() // columns
         cut, y = strips(rows, columns, x.device, per_processor=16), torch.empty_like(x)
         _launch_forward(
-            cut.programs, x, branch, bias, y, seed, rows, columns, *triton_dropout.rounded(dropout_p),
+            cut.programs, x, branch, bias, y, seed, rows, columns, *triton_dropout.dropped_and_scale(dropout_p),
             bias is not None, dropout_p > 0, cut.groups, cut.rows, cut.width, warps=8,
         )  # fmt: skip
         ctx.dropout_p, ctx.bias_dtype = dropout_p, None if bias is None else bias.dtype
@@ -67,10 +67,11 @@ class _BiasDropoutAdd(torch.autograd.Function):
         sums = torch.empty(1, cut.groups, columns, dtype=torch.float32, device=grad.device) if bias else None
         if dropout or bias:
             _launch_gradient(
-                cut.programs, grad, of_branch, sums, seed, rows, columns, *triton_dropout.rounded(ctx.dropout_p),
+                cut.programs, grad, of_branch, sums, seed, rows, columns,
+                *triton_dropout.dropped_and_scale(ctx.dropout_p),
                 bias, dropout, cut.groups, cut.rows, cut.width, warps=4,
             )  # fmt: skip
-        of_bias = None if sums is None else added(sums, [ctx.bias_dtype])[0]
+        of_bias = None if sums is None else sum_over_programs(sums, [ctx.bias_dtype])[0]
         return grad, of_branch, of_bias, None, None
 
 
@@ -79,7 +80,7 @@ def _forward_kernel(
     x, branch, bias, y, seed, rows, columns, dropped, kept_scale,
     BIAS: tl.constexpr, DROPOUT: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute one strip of columns in the rows of one group: every GROUPS-th tile of ROWS rows."""
+    """Compute one strip of columns. A group takes every GROUPS-th tile of ROWS rows."""
     left = (tl.program_id(0) // GROUPS) * WIDTH
     column = left + tl.arange(0, WIDTH)[None, :]
     inside = column < columns
@@ -94,7 +95,7 @@ def _forward_kernel(
         if BIAS:
             values += b
         if DROPOUT:
-            values = tl.where(_kept(key, row, left, columns, dropped, ROWS, WIDTH), values * kept_scale, 0.0)
+            values = tl.where(_keep_mask(key, row, left, columns, dropped, ROWS, WIDTH), values * kept_scale, 0.0)
         values += tl.load(x + place, mask=here, other=0.0).to(tl.float32)
         tl.store(y + place, values.to(y.dtype.element_ty), mask=here)
 
@@ -104,7 +105,7 @@ def _gradient_kernel(
     grad, of_branch, sums, seed, rows, columns, dropped, kept_scale,
     BIAS: tl.constexpr, DROPOUT: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of the branch, and its sum over the rows of the group."""
+    """Compute the gradient of the branch, and its sum over the rows of this group."""
     group = tl.program_id(0) % GROUPS
     left = (tl.program_id(0) // GROUPS) * WIDTH
     column = left + tl.arange(0, WIDTH)[None, :]
@@ -118,7 +119,7 @@ def _gradient_kernel(
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
         d = tl.load(grad + place, mask=here, other=0.0).to(tl.float32)
         if DROPOUT:
-            d = tl.where(_kept(key, row, left, columns, dropped, ROWS, WIDTH), d * kept_scale, 0.0)
+            d = tl.where(_keep_mask(key, row, left, columns, dropped, ROWS, WIDTH), d * kept_scale, 0.0)
             tl.store(of_branch + place, d.to(of_branch.dtype.element_ty), mask=here)
         if BIAS:
             total += d

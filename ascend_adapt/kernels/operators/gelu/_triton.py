@@ -11,7 +11,7 @@ import triton.language as tl
 from ascend_adapt.kernels.column_sums import Strips, strips
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.gelu import GeluCall
-from ascend_adapt.kernels.partial_sums import added
+from ascend_adapt.kernels.partial_sums import sum_over_programs
 from ascend_adapt.kernels.triton_launch import Launcher
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -55,7 +55,7 @@ class _Gelu(torch.autograd.Function):
         cut = strips(rows, columns, x.device, per_processor=8)
         sums = torch.empty(1, cut.groups, columns, dtype=torch.float32, device=x.device)
         _launch_gradient(cut.programs, grad, x, bias, dx, sums, rows, columns, *_of(cut), ctx.approximate, warps=4)
-        return dx, *added(sums, [bias.dtype]), None
+        return dx, *sum_over_programs(sums, [bias.dtype]), None
 
 
 def _of(cut: Strips) -> tuple[int, int, int]:
@@ -82,7 +82,7 @@ def _gelu_kernel(
         place, here = row.to(tl.int64) * columns + column, inside & (row < rows)
         u = tl.load(x + place, mask=here, other=0.0).to(tl.float32) + b
         if TANH:
-            # (1 + tanh(z)) / 2 is a sigmoid of 2 z, which takes fewer instructions.
+            # (1 + tanh(z)) / 2 = sigmoid(2 z), which takes fewer instructions.
             share = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * u * (1.0 + 0.044715 * u * u)))
         else:
             share = 0.5 * (1.0 + tl.erf(u * 0.7071067811865476))
@@ -106,7 +106,7 @@ def _gelu_gradient_kernel(
         u = tl.load(x + place, mask=here, other=0.0).to(tl.float32) + b
         g = tl.load(grad + place, mask=here, other=0.0).to(tl.float32)
         if TANH:
-            # Here, on an H200, the sigmoid is slower.
+            # In backward, the sigmoid was slower on an H200.
             inner = _tanh(0.7978845608028654 * (u + 0.044715 * u * u * u))
             slope = 0.7978845608028654 * (1.0 + 0.134145 * u * u)
             d = 0.5 * (1.0 + inner) + 0.5 * u * (1.0 - inner * inner) * slope

@@ -12,12 +12,12 @@ import triton.language as tl
 
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.layer_norm import LayerNormCall
-from ascend_adapt.kernels.partial_sums import added
-from ascend_adapt.kernels.tiles import WIDEST, Tiles, programs_at_once, stages, tiles
+from ascend_adapt.kernels.partial_sums import sum_over_programs
+from ascend_adapt.kernels.tiles import WIDEST, Tiles, persistent_programs, stages, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
-# Warps of a multiprocessor. Backward: elements of a row per warp, and programs per multiprocessor at most. Tuned on an
-# H200 at widths 1024, 2048, 4096 and 6144.
+# Warps per multiprocessor. In backward also elements of a row per warp, and the maximum number of programs per
+# multiprocessor. Tuned on an H200 at widths 1024, 2048, 4096 and 6144.
 _WARPS, _OF_WARP, _MOST = 64, 512, 8
 
 
@@ -57,7 +57,7 @@ class _Norm(torch.autograd.Function):
         y = torch.empty_like(x)
         statistics = torch.empty(1 + centred, rows, dtype=torch.float32, device=x.device)
         _launch_forward(
-            programs_at_once(rows, cut, _WARPS // cut.warps, x.device),
+            persistent_programs(rows, cut, _WARPS // cut.warps, x.device),
             x, weight, bias, y, statistics, rows, columns, float(eps),
             centred, bias is not None, cut.rows, cut.width, stages(cut, x), warps=cut.warps,
         )  # fmt: skip
@@ -73,7 +73,7 @@ class _Norm(torch.autograd.Function):
         columns = x.shape[-1]
         rows, cut = x.numel() // columns, _cut_of_gradient(columns)
         # Each program sums the weight's gradient over its rows. Adding these sums in order is deterministic.
-        count = programs_at_once(rows, cut, min(_MOST, _WARPS // 2 // cut.warps), x.device)
+        count = persistent_programs(rows, cut, min(_MOST, _WARPS // 2 // cut.warps), x.device)
         dx = torch.empty_like(x)
         sums = torch.empty(1 + ctx.has_bias, count, columns, dtype=torch.float32, device=x.device)
         _launch_gradient(
@@ -81,7 +81,7 @@ class _Norm(torch.autograd.Function):
             grad, x, weight, statistics, dx, sums, rows, columns,
             ctx.centred, ctx.has_bias, cut.rows, cut.width, stages(cut, x, grad), warps=cut.warps,
         )  # fmt: skip
-        of_weight, *of_bias = added(sums, [weight.dtype] * len(sums))
+        of_weight, *of_bias = sum_over_programs(sums, [weight.dtype] * len(sums))
         return dx, of_weight, of_bias[0] if of_bias else None, None, None
 
 

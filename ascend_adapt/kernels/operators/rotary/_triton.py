@@ -93,7 +93,10 @@ def _plan(
     interleaved: bool,
     back: bool,
 ) -> _Plan | None:
-    """Return how to rotate tensors with these shapes, strides and strides of the results; None if not together."""
+    """Return the launch for tensors of these layouts, or None if one launch cannot rotate both.
+
+    A layout is the shape of a tensor, its strides, and those of the result.
+    """
     of_x, width, pairs = layouts[0][0], layouts[0][0][-1], shape[-1] // 2
     lead = (1,) * (4 - len(of_x))
     missing = (1,) * (len(of_x) - len(shape))

@@ -11,7 +11,7 @@ import triton.language as tl
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.split_qkv import SplitQkvCall
 from ascend_adapt.kernels.operators.split_qkv._reference import views
-from ascend_adapt.kernels.partial_sums import added
+from ascend_adapt.kernels.partial_sums import sum_over_programs
 from ascend_adapt.kernels.tiles import multiprocessors
 from ascend_adapt.kernels.triton_launch import Launcher
 
@@ -61,7 +61,7 @@ class _Split(torch.autograd.Function):
             *each, gradient, sums, rows, columns, length, *strides, ctx.heads // ctx.groups, wide, summed, parts,
             height, width, warps=_WARPS,
         )  # fmt: skip
-        return gradient, None if sums is None else added(sums, [ctx.bias_dtype])[0], None, None
+        return gradient, None if sums is None else sum_over_programs(sums, [ctx.bias_dtype])[0], None, None
 
 
 @triton.jit

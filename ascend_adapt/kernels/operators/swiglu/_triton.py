@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ascend_adapt.kernels.first_order import first_order
 from ascend_adapt.kernels.operators.swiglu import SwigluCall
-from ascend_adapt.kernels.partial_sums import added
+from ascend_adapt.kernels.partial_sums import sum_over_programs
 from ascend_adapt.kernels.tiles import Tiles, multiprocessors, programs, tiles
 from ascend_adapt.kernels.triton_launch import Launcher
 
@@ -71,7 +71,7 @@ class _Swiglu(torch.autograd.Function):
             count,
             grad, x, bias, dx, of_bias, rows, half, bias is not None, summed, cut.rows, cut.width, warps=cut.warps,
         )  # fmt: skip
-        return dx, None if of_bias is None else added(of_bias, [bias.dtype])[0]
+        return dx, None if of_bias is None else sum_over_programs(of_bias, [bias.dtype])[0]
 
 
 @triton.jit

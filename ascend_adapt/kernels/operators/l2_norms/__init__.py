@@ -1,4 +1,4 @@
-"""2-norms of many tensors, such as of all gradients before clipping."""
+"""L2 norm of each of many tensors, such as of all gradients before clipping."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ascend_adapt.kernels.operation import KernelCall
 
 
 @dataclass(eq=False)
-class NormsCall(KernelCall):
-    """The arguments of norms."""
+class L2NormsCall(KernelCall):
+    """The arguments of l2_norms."""
 
     tensors: tuple[Any, ...]
 
@@ -24,28 +24,32 @@ class NormsCall(KernelCall):
         return self.tensors[0]
 
     def signature(self) -> tuple[Any, ...]:
-        """Return the dtype and device, and whether all tensors are contiguous, but not the sizes of thousands."""
+        """Return the dtype and device, and whether all tensors are contiguous.
+
+        Sizes are left out, because there may be thousands of tensors.
+        """
         first = self.tensors[0]
         return first.dtype, first.device, all(each.is_contiguous() for each in self.tensors)
 
-    def small(self) -> NormsCall:
+    def small(self) -> L2NormsCall:
         """Return a small call with two tensors."""
         alike = small_tensors.maker()
         of = self.tensors[0].detach()
         return replace(self, tensors=(alike(of, small_tensors.ROWS, 3), alike(of, small_tensors.ROWS)))
 
 
-def norms(tensors: Sequence[Any]) -> Any:
-    """Return the 2-norm of each tensor, summed in fp32 without gradients; of 16-bit tensors, too.
+def l2_norms(tensors: Sequence[Any]) -> Any:
+    """Return the L2 norm of each tensor, computed in fp32 (fp64 tensors in fp64) and detached from autograd.
 
     Args:
         tensors: float tensors of one dtype on one device, of any shapes.
 
     Returns:
-        fp32 [tensors]; NaN or Inf where a tensor has such an element, or where its sum of squares overflows.
+        [number of tensors], fp32 (fp64 for fp64 tensors). The norm is NaN or Inf if the tensor has such an element, and
+        Inf if its sum of squares overflows.
 
     Raises:
-        KernelArgumentError: there is no tensor, or they have several dtypes or devices.
+        KernelArgumentError: the list is empty, or its tensors differ in dtype or device.
         BackendUnavailable: the requested backend does not support the call.
     """
     import torch
@@ -58,12 +62,12 @@ def norms(tensors: Sequence[Any]) -> Any:
             check_float(f"tensors[{index}]", each, shape="of any shape")
             check_together("tensors[0]", first, **{f"tensors[{index}]": each})
             raise KernelArgumentError(
-                f"tensors[{index}]: is {each.dtype}, expected {first.dtype}, the dtype of tensors[0] — call norms once "
-                "for each dtype"
+                f"tensors[{index}]: is {each.dtype}, expected {first.dtype}, the dtype of tensors[0] — call l2_norms "
+                "once for each dtype"
             )
     check_float("tensors[0]", first, shape="of any shape")
     with torch.no_grad():
-        return KERNEL(NormsCall(tuple(tensors)))
+        return KERNEL(L2NormsCall(tuple(tensors)))
 
 
-KERNEL = Kernel("norms")
+KERNEL = Kernel("l2_norms")

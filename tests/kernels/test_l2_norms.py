@@ -1,4 +1,4 @@
-"""norms: of tensors of all kinds, compared with float64."""
+"""l2_norms: of tensors of every dtype, compared with float64."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import torch
 from error_bounds import COMPUTED_IN, ELEMENTARY, relative
 
 from ascend_adapt.errors import KernelArgumentError
-from ascend_adapt.kernels import norms, requests
-from ascend_adapt.kernels.operators.norms import NormsCall
+from ascend_adapt.kernels import l2_norms, requests
+from ascend_adapt.kernels.operators.l2_norms import L2NormsCall
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_they_are_those_of_float64(backend, dtype):
-    requests.state({"norms": backend})
+def test_norms_are_those_of_float64(backend, dtype):
+    requests.state({"l2_norms": backend})
     torch.manual_seed(0)
     tensors = [torch.randn(300, 70).to(dtype), torch.randn(5).to(dtype), torch.zeros(0, dtype=dtype)]
-    found = norms([*tensors, tensors[0].T])
+    found = l2_norms([*tensors, tensors[0].T])
     expected = [float(each.double().norm()) for each in [*tensors, tensors[0]]]
     assert found.dtype == COMPUTED_IN[dtype]
     bound = relative((tensors[0].numel() + ELEMENTARY, COMPUTED_IN[dtype]))
     assert found.tolist() == pytest.approx(expected, rel=bound)
 
 
-def test_nan_and_inf_stay_with_their_tensor():
+def test_nan_and_inf_appear_only_in_the_norm_of_their_tensor():
     tensors = [torch.ones(3), torch.tensor([1.0, math.nan]), torch.tensor([-math.inf])]
-    one, nan, inf = norms(tensors).tolist()
+    one, nan, inf = l2_norms(tensors).tolist()
     assert one == pytest.approx(3**0.5)
     assert math.isnan(nan)
     assert inf == math.inf
 
 
-def test_a_gradient_that_requires_a_gradient_gets_none():
-    assert not norms([torch.ones(3, requires_grad=True)]).requires_grad
+def test_norms_have_no_gradient():
+    assert not l2_norms([torch.ones(3, requires_grad=True)]).requires_grad
 
 
 def test_a_tensor_that_is_not_contiguous_is_another_kind_of_call():
     square = torch.zeros(3, 3)
-    assert NormsCall((square, square.T)).signature() != NormsCall((square, square)).signature()
+    assert L2NormsCall((square, square.T)).signature() != L2NormsCall((square, square)).signature()
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,6 @@ def test_a_tensor_that_is_not_contiguous_is_another_kind_of_call():
         ([3.0], r"tensors\[0\]"),
     ],
 )
-def test_what_they_reject(tensors, words):
+def test_arguments_that_are_rejected(tensors, words):
     with pytest.raises(KernelArgumentError, match=words):
-        norms(tensors)
+        l2_norms(tensors)

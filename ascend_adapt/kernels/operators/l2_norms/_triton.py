@@ -1,6 +1,6 @@
-"""Norms in Triton: one launch reads all tensors with wide loads, another one adds the sums of their chunks in order.
+"""L2 norms in Triton: one launch reads all tensors with wide loads, a second adds the sums of their chunks in order.
 
-torch's operator for lists reads 16-bit tensors with loads of 8 bytes, at half of the bandwidth of an H200.
+torch's foreach operator reads 16-bit tensors with loads of 8 bytes, at half of the bandwidth of an H200.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ascend_adapt.kernels import tensor_lists
-from ascend_adapt.kernels.operators.norms import NormsCall
+from ascend_adapt.kernels.operators.l2_norms import L2NormsCall
 from ascend_adapt.kernels.tensor_lists import DTYPES, load
 from ascend_adapt.kernels.triton_launch import Launcher
 
@@ -20,14 +20,14 @@ _CHUNK = _TILE * _TILES
 _SUMS = 1024
 
 
-def supports(call: NormsCall) -> str:
+def supports(call: L2NormsCall) -> str:
     """Return "" or why the Triton kernel does not support the call."""
     if call.tensors[0].dtype not in DTYPES:
         return f"it takes fp32, fp16 and bf16, not {str(call.tensors[0].dtype).removeprefix('torch.')}"
     return "" if all(each.is_contiguous() for each in call.tensors) else "it takes contiguous tensors"
 
 
-def run(call: NormsCall) -> torch.Tensor:
+def run(call: L2NormsCall) -> torch.Tensor:
     """Return the norms."""
     device = call.tensors[0].device
     table = tensor_lists.tables(call.tensors, _CHUNK, device)
@@ -67,7 +67,7 @@ def _chunk_kernel(
 
 @triton.jit
 def _total_kernel(sums, programs, result, TILE: tl.constexpr):
-    """Write the root of the sum over one tensor's chunks."""
+    """Write the square root of the sum over one tensor's chunks."""
     which = tl.program_id(0)
     end = tl.load(programs + 2 * which + 1)
     total = tl.zeros((TILE,), tl.float32)
