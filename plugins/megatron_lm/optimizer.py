@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from ascend_adapt import Call, Symptom, replace, wrap
@@ -37,7 +38,7 @@ def norm_of(tensors: list[Any]) -> Any:
     by_dtype: dict[Any, list[Any]] = {}
     for tensor in tensors:
         by_dtype.setdefault(tensor.dtype, []).append(tensor)
-    return torch.linalg.vector_norm(torch.cat([norms(alike) for alike in by_dtype.values()]))
+    return torch.linalg.vector_norm(torch.cat([norms(alike) for alike in by_dtype.values()])).float()
 
 
 @wrap(
@@ -59,7 +60,8 @@ def grad_norm_as_tensor(call: Call) -> Any:
     given = call_arguments.known(("grads_for_norm", "norm_type", "grad_stats_parallel_group"), call)
     if given is None or given.get("norm_type", 2) != 2 or not _are_plain(given.get("grads_for_norm")):
         return call.proceed()
-    clip: Any = call.wrapped.__globals__["clip_grad_by_total_norm_fp32"]
+    # Another patch of this function may be inside.
+    clip: Any = inspect.unwrap(call.wrapped).__globals__["clip_grad_by_total_norm_fp32"]
     if not hasattr(clip, "__wrapped__"):
         return call.proceed()  # without its patch below, clipping expects a number
     total = norm_of(given["grads_for_norm"]).square()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from functools import wraps
 from types import FunctionType, SimpleNamespace
 
 import pytest
@@ -156,14 +159,14 @@ def test_the_loss_of_each_token_is_megatrons():
 def test_many_tensors_are_copied_into_others(dtype):
     source = [torch.randn(3), torch.randn(2, 2)]
     target = [torch.zeros(3, dtype=dtype, requires_grad=True), torch.zeros(2, 2, dtype=dtype)]
-    copy = optimizer.copy_in_one_operation.function
-    copy(None, None, (source, target), {})
+    patched = optimizer.copy_in_one_operation.function
+    patched(None, None, (source, target), {})
     for one, other in zip(source, target, strict=True):
         assert torch.equal(other, one.to(dtype))
     own = lambda *args, **kwargs: "Megatron's own"  # noqa: E731
-    assert copy(own, None, (source, target, torch.zeros(1)), {}) == "Megatron's own"
-    assert copy(own, None, (source, target[:1]), {}) == "Megatron's own"
-    assert copy(own, None, ([], []), {}) == "Megatron's own"
+    assert patched(own, None, (source, target, torch.zeros(1)), {}) == "Megatron's own"
+    assert patched(own, None, (source, target[:1]), {}) == "Megatron's own"
+    assert patched(own, None, ([], []), {}) == "Megatron's own"
 
 
 @pytest.mark.parametrize("total", [4.0, 0.5, torch.tensor(4.0), torch.tensor([0.5])])
@@ -196,6 +199,12 @@ def test_gradients_that_only_megatron_clips():
             assert type(found[1]) is float
 
 
+def test_the_norm_is_fp32_also_of_parameters_in_fp64():
+    """Other ranks, which may have none, reduce it in fp32."""
+    norm, _ = optimizer.grad_norm_on_device.function(2048, None, [[torch.full((4,), 2.0).double()]], False)
+    assert (norm.dtype, norm.tolist()) == (torch.float32, [4.0])
+
+
 def norm_function(**clip):
     """Stands for Megatron's function in a module whose clipping is patched, or not."""
     return FunctionType(
@@ -213,6 +222,8 @@ def test_the_norm_of_all_ranks_is_not_read_by_the_host(monkeypatch):
     assert reduced == ["all"]
     torch.testing.assert_close(norm, 2 * torch.cat([each.flatten() for each in grads]).norm())
     assert optimizer.grad_norm_as_tensor.function(norm_function(), None, (grads,), {}) == "Megatron's own"
+    inner = wraps(patched)(lambda *args: patched(*args))  # a patch of another plugin
+    assert optimizer.grad_norm_as_tensor.function(inner, None, (grads,), group).shape == ()
 
 
 @pytest.mark.parametrize(
@@ -242,6 +253,23 @@ def test_a_layer_norm_has_torchs_result(dtype):
         norm(torch.randn(4, 5).to(dtype))
     other = fused_operations.fused_layer_norm.function(lambda: torch.nn.RMSNorm(6), None, (), {})
     assert "forward" not in vars(other)
+
+
+@pytest.mark.parametrize(
+    ("patch", "kind"),
+    [
+        (fused_operations.fused_layer_norm, torch.nn.LayerNorm),
+        (fused_operations.fused_rms_norm, torch.nn.RMSNorm),
+    ],
+)
+def test_a_norm_that_was_saved_is_torchs(patch, kind):
+    """So that a model saved as a whole can be loaded, also without ascend_adapt."""
+    norm = patch.function(lambda: kind(6), None, (), {})
+    loaded, copied = pickle.loads(pickle.dumps(norm)), copy.deepcopy(norm)
+    assert loaded.forward.__func__ is kind.forward
+    assert copied.forward.__self__ is copied
+    x = torch.randn(4, 6)
+    torch.testing.assert_close(loaded(x), norm(x))
 
 
 def bias_dropout_add(*args):

@@ -24,9 +24,9 @@ class NormsCall(KernelCall):
         return self.tensors[0]
 
     def signature(self) -> tuple[Any, ...]:
-        """Return the dtype and device, and whether all tensors are contiguous, but not the sizes of thousands."""
+        """Return the type, dtype and device, and whether all tensors are contiguous, but not the sizes of thousands."""
         first = self.tensors[0]
-        return first.dtype, first.device, all(each.is_contiguous() for each in self.tensors)
+        return type(first), first.dtype, first.device, all(each.is_contiguous() for each in self.tensors)
 
     def small(self) -> NormsCall:
         """Return a small call with two tensors."""
@@ -42,7 +42,7 @@ def norms(tensors: Sequence[Any]) -> Any:
         tensors: float tensors of one dtype on one device, of any shapes.
 
     Returns:
-        fp32 [tensors]; NaN or Inf where a tensor has such an element, or where its sum of squares overflows.
+        fp32 [tensors], or fp64 for tensors in fp64; NaN or Inf where a tensor has such an element, or where its sum of squares overflows.
 
     Raises:
         KernelArgumentError: there is no tensor, or they have several dtypes or devices.
