@@ -189,7 +189,7 @@ def fused_layer_norm(call: Call) -> Any:
     return norm
 
 
-def _method_of(norm: Any, forward: types.FunctionType) -> types.MethodType:
+def _method_of(norm: Any, forward: Any) -> types.MethodType:
     """Return ``forward`` as a method of a norm. pickle stores its name only, and so finds torch's method."""
     forward.__name__ = "forward"
     return types.MethodType(forward, norm)

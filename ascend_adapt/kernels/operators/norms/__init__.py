@@ -36,13 +36,14 @@ class NormsCall(KernelCall):
 
 
 def norms(tensors: Sequence[Any]) -> Any:
-    """Return the 2-norm of each tensor, summed in fp32 without gradients; of 16-bit tensors, too.
+    """Return the 2-norm of each tensor, without gradients; of 16-bit tensors, summed in fp32.
 
     Args:
         tensors: float tensors of one dtype on one device, of any shapes.
 
     Returns:
-        fp32 [tensors], or fp64 for tensors in fp64; NaN or Inf where a tensor has such an element, or where its sum of squares overflows.
+        fp32 [tensors], or fp64 for tensors in fp64; NaN or Inf where a tensor has such an element, or where its sum of
+        squares overflows.
 
     Raises:
         KernelArgumentError: there is no tensor, or they have several dtypes or devices.
