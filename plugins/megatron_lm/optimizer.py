@@ -61,12 +61,20 @@ def grad_norm_as_tensor(call: Call) -> Any:
     if given is None or given.get("norm_type", 2) != 2 or not _are_plain(given.get("grads_for_norm")):
         return call.proceed()
     # Another patch of this function may be inside.
-    clip: Any = inspect.unwrap(call.wrapped).__globals__["clip_grad_by_total_norm_fp32"]
-    if not hasattr(clip, "__wrapped__"):
-        return call.proceed()  # without its patch below, clipping expects a number
+    if not _takes_tensors(inspect.unwrap(call.wrapped).__globals__["clip_grad_by_total_norm_fp32"]):
+        return call.proceed()
     total = norm_of(given["grads_for_norm"]).square()
     torch.distributed.all_reduce(total, group=given.get("grad_stats_parallel_group"))
     return total.sqrt()
+
+
+def _takes_tensors(clip: Any) -> bool:
+    """Return whether ``clip_in_one_operation`` is one of the wrappers of ``clip``, which otherwise expects a number."""
+    while clip is not None:
+        if any(cell.cell_contents is clip_in_one_operation.function for cell in clip.__closure__ or ()):
+            return True
+        clip = getattr(clip, "__wrapped__", None)
+    return False
 
 
 def _are_plain(grads: Any) -> bool:
@@ -153,7 +161,7 @@ def clip_in_one_operation(call: Call) -> Any:
         return call.proceed()
     factor = given["max_norm"] / (given["total_norm"] + 1.0e-6)
     if isinstance(factor, torch.Tensor):
-        factor = factor.clamp(max=1.0).reshape(())
+        factor = torch.where(factor < 1.0, factor, 1.0).reshape(())  # a NaN clips nothing, as below
     elif not factor < 1.0:
         return None
     with torch.no_grad():
