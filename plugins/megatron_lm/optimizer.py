@@ -71,7 +71,9 @@ def grad_norm_as_tensor(call: Call) -> Any:
 def _takes_tensors(clip: Any) -> bool:
     """Return whether ``clip_in_one_operation`` is one of the wrappers of ``clip``, which otherwise expects a number."""
     while clip is not None:
-        if any(cell.cell_contents is clip_in_one_operation.function for cell in clip.__closure__ or ()):
+        if any(
+            cell.cell_contents is clip_in_one_operation.function for cell in getattr(clip, "__closure__", None) or ()
+        ):
             return True
         clip = getattr(clip, "__wrapped__", None)
     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from functools import partial
 from types import FunctionType, SimpleNamespace
 
 import pytest
@@ -238,7 +239,10 @@ def test_the_norm_of_all_ranks_is_not_read_by_the_host(monkeypatch):
     torch.testing.assert_close(norm, 2 * torch.cat([each.flatten() for each in grads]).norm())
     inner = _wrapping(PATCHED, another_patch)
     assert optimizer.grad_norm_as_tensor.function(inner, None, (grads,), group).shape == ()
-    for other in (norm_function(), norm_function(another_patch)):
+    of_an_object = FunctionType(
+        PATCHED.__code__, {"clip_grad_by_total_norm_fp32": partial(clip_grad_by_total_norm_fp32)}
+    )
+    for other in (norm_function(), norm_function(another_patch), of_an_object):
         assert optimizer.grad_norm_as_tensor.function(other, None, (grads,), {}) == "Megatron's own"
 
 
