@@ -21,6 +21,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 """Environment variable: the sizes and numbers of cuBLAS's workspaces."""
+_NO_WORKSPACE = ":0:0"
 
 
 def of_this_rank(kind: str | None = None) -> torch.device:
@@ -76,8 +77,10 @@ def set_deterministic(environ: MutableMapping[str, str]) -> None:
     if switches.is_on(environ, "ASCEND_ADAPT_DETERMINISTIC"):
         # Not warn_only: flash attention's gradients would not be deterministic.
         torch.use_deterministic_algorithms(True)
-        # Without this variable torch raises an error at every matrix product on a GPU.
-        environ[WORKSPACE] = environ.get(WORKSPACE) or ":4096:8"
+        # Without this variable torch raises an error at every matrix product on a GPU. An earlier run in this process
+        # may have turned the workspace off.
+        if environ.get(WORKSPACE, "") in ("", _NO_WORKSPACE):
+            environ[WORKSPACE] = ":4096:8"
         # Filling adds a kernel to every torch.empty; nothing here reads uninitialized memory.
         torch.utils.deterministic.fill_uninitialized_memory = False
 
@@ -89,7 +92,7 @@ def schedule_matmuls_statically(device: torch.device, environ: MutableMapping[st
     slower on an H200. The user's settings are kept. torch reads the variables at the first matmul of the process.
     """
     if device.type == "cuda" and WORKSPACE not in environ and torch.cuda.get_device_capability(device) == (9, 0):
-        environ[WORKSPACE] = ":0:0"
+        environ[WORKSPACE] = _NO_WORKSPACE
         environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "0")
 
 

@@ -188,8 +188,14 @@ def fused_layer_norm(call: Call) -> Any:
 
     norm = call.proceed()
     if type(norm) is torch.nn.LayerNorm and len(norm.normalized_shape) == 1:
-        norm.forward = types.MethodType(layer_norm_forward, norm)
+        norm.forward = _method_of(norm, layer_norm_forward)
     return norm
+
+
+def _method_of(norm: Any, forward: Any) -> types.MethodType:
+    """Return ``forward`` as a method of a norm. pickle stores its name only, and so finds torch's method."""
+    forward.__name__ = "forward"
+    return types.MethodType(forward, norm)
 
 
 def layer_norm_forward(self: Any, x: Any) -> Any:
@@ -219,7 +225,7 @@ def fused_rms_norm(call: Call) -> Any:
 
     norm = call.proceed()
     if type(norm) is torch.nn.RMSNorm and len(norm.normalized_shape) == 1:
-        norm.forward = types.MethodType(rms_norm_forward, norm)
+        norm.forward = _method_of(norm, rms_norm_forward)
     return norm
 
 

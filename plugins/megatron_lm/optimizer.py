@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from ascend_adapt import Call, Symptom, replace, wrap
@@ -37,7 +38,7 @@ def norm_of(tensors: list[Any]) -> Any:
     by_dtype: dict[Any, list[Any]] = {}
     for tensor in tensors:
         by_dtype.setdefault(tensor.dtype, []).append(tensor)
-    return torch.linalg.vector_norm(torch.cat([l2_norms(alike) for alike in by_dtype.values()]))
+    return torch.linalg.vector_norm(torch.cat([l2_norms(alike) for alike in by_dtype.values()])).float()
 
 
 @wrap(
@@ -59,12 +60,28 @@ def grad_norm_as_tensor(call: Call) -> Any:
     given = call_arguments.known(("grads_for_norm", "norm_type", "grad_stats_parallel_group"), call)
     if given is None or given.get("norm_type", 2) != 2 or not _are_plain(given.get("grads_for_norm")):
         return call.proceed()
-    clip: Any = call.wrapped.__globals__["clip_grad_by_total_norm_fp32"]
-    if not hasattr(clip, "__wrapped__"):
-        return call.proceed()  # without clip_gradients_in_one_operation, clipping expects a number
+    # Another patch of this function may be inside.
+    if not _takes_tensors(inspect.unwrap(call.wrapped).__globals__["clip_grad_by_total_norm_fp32"]):
+        return call.proceed()
     total = norm_of(given["grads_for_norm"]).square()
     torch.distributed.all_reduce(total, group=given.get("grad_stats_parallel_group"))
     return total.sqrt()
+
+
+def _takes_tensors(clip: Any) -> bool:
+    """Return whether ``clip_gradients_in_one_operation`` is among the wrappers of ``clip``.
+
+    Without it, clipping expects a number.
+    """
+    ours = clip_gradients_in_one_operation.function
+    while clip is not None:
+        if any(
+            cell.cell_contents is clip_gradients_in_one_operation.function
+            for cell in getattr(clip, "__closure__", None) or ()
+        ):
+            return True
+        clip = getattr(clip, "__wrapped__", None)
+    return False
 
 
 def _are_plain(grads: Any) -> bool:
@@ -151,7 +168,7 @@ def clip_gradients_in_one_operation(call: Call) -> Any:
         return call.proceed()
     factor = given["max_norm"] / (given["total_norm"] + 1.0e-6)
     if isinstance(factor, torch.Tensor):
-        factor = factor.clamp(max=1.0).reshape(())
+        factor = torch.where(factor < 1.0, factor, 1.0).reshape(())  # a NaN clips nothing, as below
     elif not factor < 1.0:
         return None
     with torch.no_grad():

@@ -44,7 +44,8 @@ def forked(tracker: Any, name: str) -> Iterator[None]:
     """Set the device's generator to the tracked state ``name``, and on exit restore its previous state."""
     import torch
 
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    device = torch.cuda.current_device()  # initializes CUDA, and thereby the generators
+    generator = torch.cuda.default_generators[device]
     before, of_cpu = generator.get_state(), torch.default_generator.get_state()
     outer = vars(tracker).get(_NAME)
     generator.set_state(tracker.states_[name])

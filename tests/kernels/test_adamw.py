@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ascend_adapt.errors import KernelArgumentError
 from ascend_adapt.kernels import adamw, dispatch, requests
@@ -40,6 +41,18 @@ def test_a_gradient_that_is_not_contiguous_is_another_kind_of_call():
     given = (param,), (grad,), (mean,), (square,), (torch.tensor(0.0),), 0.1, 0.9, 0.999, 1e-8, 0.0
     call = AdamwCall(*given)
     assert replace(call, grads=(grad.T,)).signature() != call.signature()
+
+
+def test_fake_tensors_are_another_kind_of_call():
+    """A backend that reads addresses must not be chosen for them, although it was for real ones."""
+    real = [torch.zeros(3) for _ in range(4)]
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(each) for each in real]
+    calls = [
+        AdamwCall(*[(each,) for each in four], (torch.tensor(0.0),), 0.1, 0.9, 0.999, 1e-8, 0.0)
+        for four in (real, fake)
+    ]
+    assert calls[0].signature() != calls[1].signature()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -127,6 +127,19 @@ def test_a_traced_call_leaves_the_choice_for_real_ones_alone():
     assert len(kernels.operators.gelu.KERNEL.choices) == 1
 
 
+def test_a_fake_list_does_not_use_the_choice_of_a_real_one():
+    """Outside of its mode; a backend such as Triton's reads addresses, which a fake tensor does not have."""
+    kernel = kernels.operators.l2_norms.KERNEL
+    kernel.forget()
+    kernels.l2_norms([torch.ones(4)])
+    (key,) = kernel._chosen_without
+    kernel._chosen_without[key] = lambda call: [each.data_ptr() for each in call.tensors]
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.ones(4))
+    assert kernels.l2_norms([fake]).shape == (1,)
+    kernel.forget()
+
+
 def test_whether_there_are_values():
     real = torch.zeros(2)
     with FakeTensorMode() as mode:

@@ -22,6 +22,19 @@ def test_a_job_that_must_repeat_has_torch_refuse_what_does_not() -> None:
         torch.utils.deterministic.fill_uninitialized_memory = True
 
 
+def test_a_deterministic_run_follows_one_without_a_workspace(monkeypatch) -> None:
+    """In one process. torch raises an error at each matmul of the later run if there is still no workspace."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    environ = {}
+    device.schedule_matmuls_statically(torch.device("cuda", 0), environ)
+    try:
+        environ["ASCEND_ADAPT_DETERMINISTIC"] = "1"
+        device.set_deterministic(environ)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
 def test_another_job_is_left_alone() -> None:
     for environ in ({}, {"ASCEND_ADAPT_DETERMINISTIC": "0"}, {"ASCEND_ADAPT_DETERMINISTIC": "false"}):
         device.set_deterministic(environ)

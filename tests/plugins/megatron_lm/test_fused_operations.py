@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import pickle
+from functools import partial
 from types import FunctionType, SimpleNamespace
 
 import pytest
 import torch
 
 from ascend_adapt.kernels import gelu
+from ascend_adapt.patches.apply.replacement import _wrapping
 from ascend_adapt_plugins.megatron_lm import fused_operations, optimizer
 
 S, B, N, D = 7, 2, 3, 8
@@ -166,7 +171,9 @@ def test_many_tensors_are_copied_into_others(dtype):
     assert copy(own, None, ([], []), {}) == "Megatron's own"
 
 
-@pytest.mark.parametrize("total", [4.0, 0.5, torch.tensor(4.0), torch.tensor([0.5])])
+@pytest.mark.parametrize(
+    "total", [4.0, 0.5, math.nan, math.inf, *map(torch.tensor, (4.0, [0.5], math.nan, [math.nan], math.inf))]
+)
 def test_gradients_are_clipped_as_megatron_does(total):
     parameters = [torch.zeros(3, requires_grad=True) for _ in range(3)]
     for each in parameters[:2]:
@@ -174,7 +181,7 @@ def test_gradients_are_clipped_as_megatron_does(total):
     before = [each.grad.clone() for each in parameters[:2]]
     clip = optimizer.clip_gradients_in_one_operation.function
     clip(None, None, (parameters, 1.0, total), {})
-    factor = min(1.0, 1.0 / (float(total) + 1.0e-6))
+    factor = min(1.0, 1.0 / (float(total) + 1.0e-6))  # 1 for a NaN
     for each, was in zip(parameters, before, strict=False):
         torch.testing.assert_close(each.grad, was * factor)
     assert parameters[2].grad is None
@@ -196,23 +203,47 @@ def test_gradients_that_megatron_itself_clips():
             assert type(found[1]) is float
 
 
-def norm_function(**clip):
-    """Return a stand-in for Megatron's function, in a module whose clipping is patched or not."""
-    return FunctionType(
-        (lambda *args: "Megatron's own").__code__, {"clip_grad_by_total_norm_fp32": SimpleNamespace(**clip)}
-    )
+def test_the_norm_is_fp32_also_of_parameters_in_fp64():
+    """Other ranks, which may have none, reduce it in fp32."""
+    norm, _ = optimizer.grad_norm_on_device.function(2048, None, [[torch.full((4,), 2.0).double()]], False)
+    assert (norm.dtype, norm.tolist()) == (torch.float32, [4.0])
+
+
+def clip_grad_by_total_norm_fp32(parameters, max_norm, total_norm):
+    """Stands for Megatron's function."""
+
+
+def norm_function(*wrappers):
+    """Stands for Megatron's function in a module whose clipping has these wrappers, the outermost last."""
+    clip = clip_grad_by_total_norm_fp32
+    for each in wrappers:
+        clip = _wrapping(clip, each)
+    return FunctionType((lambda *args: "Megatron's own").__code__, {"clip_grad_by_total_norm_fp32": clip})
+
+
+def another_patch(wrapped, instance, args, kwargs):
+    """A wrapper of another plugin."""
+
+
+PATCHED = norm_function(another_patch, optimizer.clip_gradients_in_one_operation.function, another_patch)
 
 
 def test_the_norm_of_all_ranks_is_not_read_by_the_host(monkeypatch):
     reduced = []
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda total, group: reduced.append(group) or total.mul_(4))
     grads = [torch.randn(3), torch.randn(4, 5)]
-    patched, group = norm_function(__wrapped__=None), {"grad_stats_parallel_group": "all"}
-    norm = optimizer.grad_norm_as_tensor.function(patched, None, (grads,), group)
+    group = {"grad_stats_parallel_group": "all"}
+    norm = optimizer.grad_norm_as_tensor.function(PATCHED, None, (grads,), group)
     assert norm.shape == ()
     assert reduced == ["all"]
     torch.testing.assert_close(norm, 2 * torch.cat([each.flatten() for each in grads]).norm())
-    assert optimizer.grad_norm_as_tensor.function(norm_function(), None, (grads,), {}) == "Megatron's own"
+    inner = _wrapping(PATCHED, another_patch)
+    assert optimizer.grad_norm_as_tensor.function(inner, None, (grads,), group).shape == ()
+    of_an_object = FunctionType(
+        PATCHED.__code__, {"clip_grad_by_total_norm_fp32": partial(clip_grad_by_total_norm_fp32)}
+    )
+    for other in (norm_function(), norm_function(another_patch), of_an_object):
+        assert optimizer.grad_norm_as_tensor.function(other, None, (grads,), {}) == "Megatron's own"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +257,7 @@ def test_the_norm_of_all_ranks_is_not_read_by_the_host(monkeypatch):
     ],
 )
 def test_norms_that_megatron_itself_computes(given):
-    assert optimizer.grad_norm_as_tensor.function(norm_function(__wrapped__=None), None, given, {}) == "Megatron's own"
+    assert optimizer.grad_norm_as_tensor.function(PATCHED, None, given, {}) == "Megatron's own"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -242,6 +273,23 @@ def test_a_layer_norm_has_torchs_result(dtype):
         norm(torch.randn(4, 5).to(dtype))
     other = fused_operations.fused_layer_norm.function(lambda: torch.nn.RMSNorm(6), None, (), {})
     assert "forward" not in vars(other)
+
+
+@pytest.mark.parametrize(
+    ("patch", "kind"),
+    [
+        (fused_operations.fused_layer_norm, torch.nn.LayerNorm),
+        (fused_operations.fused_rms_norm, torch.nn.RMSNorm),
+    ],
+)
+def test_a_norm_that_was_saved_is_torchs(patch, kind):
+    """So that a model saved as a whole can be loaded, also without ascend_adapt."""
+    norm = patch.function(lambda: kind(6), None, (), {})
+    loaded, copied = pickle.loads(pickle.dumps(norm)), copy.deepcopy(norm)
+    assert loaded.forward.__func__ is kind.forward
+    assert copied.forward.__self__ is copied
+    x = torch.randn(4, 6)
+    torch.testing.assert_close(loaded(x), norm(x))
 
 
 def bias_dropout_add(*args):

@@ -53,6 +53,19 @@ def test_a_fork_draws_from_its_state_which_continues_in_the_next_fork(device, ar
     assert torch.equal(of.states_[NAME], tracked.get_state())
 
 
+def test_a_fork_may_be_the_first_use_of_the_device(monkeypatch):
+    """torch creates the generators when it initializes CUDA, such as when it is asked for the current device."""
+    monkeypatch.setattr(torch.cuda, "default_generators", ())
+
+    def current_device():
+        torch.cuda.default_generators = (torch.Generator(),)
+        return 0
+
+    monkeypatch.setattr(torch.cuda, "current_device", current_device)
+    with fork(tracker()):
+        assert drawn(torch.cuda.default_generators[0]) == drawn(torch.Generator().manual_seed(2))
+
+
 def test_a_fork_that_fails_restores_the_state(device):
     before = device.get_state()
     context = fork(tracker(_current_state_name="default-rng"))

@@ -57,7 +57,8 @@ class AdamwCall(KernelCall):
         contiguous = all(each.is_contiguous() for column in columns for each in column)
         steps = frozenset(step.dim() for step in self.steps)
         absent = (self.factor is None, self.found_inf is None)
-        return (self.params[0].device, frozenset(kinds), contiguous, steps, absent, isinstance(self.lr, float))
+        first = self.params[0]
+        return (type(first), first.device, frozenset(kinds), contiguous, steps, absent, isinstance(self.lr, float))
 
     def small(self) -> AdamwCall:
         """Return a small call with a few elements of the first parameter."""

@@ -24,12 +24,12 @@ class L2NormsCall(KernelCall):
         return self.tensors[0]
 
     def signature(self) -> tuple[Any, ...]:
-        """Return the dtype and device, and whether all tensors are contiguous.
+        """Return the type, dtype and device, and whether all tensors are contiguous.
 
         Sizes are left out, because there may be thousands of tensors.
         """
         first = self.tensors[0]
-        return first.dtype, first.device, all(each.is_contiguous() for each in self.tensors)
+        return type(first), first.dtype, first.device, all(each.is_contiguous() for each in self.tensors)
 
     def small(self) -> L2NormsCall:
         """Return a small call with two tensors."""
