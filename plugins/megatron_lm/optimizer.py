@@ -75,10 +75,7 @@ def _takes_tensors(clip: Any) -> bool:
     """
     ours = clip_gradients_in_one_operation.function
     while clip is not None:
-        if any(
-            cell.cell_contents is clip_gradients_in_one_operation.function
-            for cell in getattr(clip, "__closure__", None) or ()
-        ):
+        if any(cell.cell_contents is ours for cell in getattr(clip, "__closure__", None) or ()):
             return True
         clip = getattr(clip, "__wrapped__", None)
     return False
