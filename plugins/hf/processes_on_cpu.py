@@ -46,7 +46,8 @@ else:
     self.device = torch.device("cuda", self.local_process_index)
     if self.device is not None:
         torch.cuda.set_device(self.device)""",
-    new="self.device = torch.device('cpu')",
+    # Unlike the function's other assignment, so that this one is not taken for the patched text.
+    new="self.device = torch.device(type='cpu')",
     name="deepspeed_of_accelerate_on_cpu",
     requires="accelerate>=0.27,<0.29",
     devices="cpu",
