@@ -83,7 +83,8 @@ class StatusFile:
     def _of_another(self) -> dict[str, Any]:
         try:
             data: dict[str, Any] = json.loads(regular_files.read_text(self.path))
-            is_other = data["job"] == _job() and (data["host"], data["pid"]) != (socket.gethostname(), self.pid)
+            is_of_this_job = data["job"] == _job() and isinstance(data["pid"], int)
+            is_other = is_of_this_job and (data["host"], data["pid"]) != (socket.gethostname(), self.pid)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}  # missing or damaged
         return data if is_other else {}

@@ -233,6 +233,15 @@ def test_a_file_in_use(tmp_path, monkeypatch):
         assert own.may_write_again() == ("job" in changed)
 
 
+@pytest.mark.parametrize("damage", ["", "[]", "{}", "[" * 100000, '{"job": "this", "host": "h", "pid": [1]}'])
+def test_a_damaged_file_is_not_in_use(damage, tmp_path, monkeypatch):
+    monkeypatch.setenv("ASCEND_ADAPT_JOB", "this")
+    own = StatusFile(RunDirectory(tmp_path), 0)
+    own.path.write_text(damage)
+    assert not own.is_in_use()
+    assert own.may_write_again()
+
+
 def test_an_installed_entry_runs_the_users_script(monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "/venv/site-packages/ascend_adapt/launch/rank_entry.py")
     assert not probe.runs_a_script()
