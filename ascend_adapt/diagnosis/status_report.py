@@ -162,15 +162,18 @@ def of_run(run_dir: Path) -> Report:
     found = records(run_dir, damaged)
     if not found and (unreached or failure):
         return Report(f"no status: no rank of {run_dir} was reached", (), (*unreached, *damaged), failure=failure)
+    if not found and job and not damaged:
+        return Report(f"no status: no process of {run_dir} has imported a package that has patches", ())
     if not found:
         what = "has no adapt-status.<rank>.json" if run_dir.is_dir() else "is not a folder"
         nothing = f"{run_dir}: {what}, expected a run directory — pass the one that ascend-run printed"
         raise NoStatus("\n".join(damaged) or nothing)
     first = found[0]
     ranks = {data["rank"]: data for data in found if data["rank"] is not None}
+    shown = [first] if ranks else found
     facts = {rank: data["facts"] for rank, data in ranks.items() if agreement.met(first, data)}
     problems = [
-        *first.get("problems", ()),
+        *_each_once(shown, "problems"),
         *(_with_reason(one, ranks[one.rank]["outcomes"]) for one in agreement.differences(facts)),
         *unreached,
         *damaged,
@@ -180,9 +183,9 @@ def of_run(run_dir: Path) -> Report:
     # With ASCEND_ADAPT=0, no device is recorded.
     where = f"device {first['device']} ({first['device_reason']})" if first["device"] else "not adapted"
     subject = f"status of {number} in {run_dir}; {where}"
-    if first.get("beside"):
-        subject += f"; together with {', '.join(first['beside'])}"
-    subject += "".join(f"; {program}" for program in first.get("programs", ()))
+    if beside := _each_once(shown, "beside"):
+        subject += f"; together with {', '.join(beside)}"
+    subject += "".join(f"; {program}" for program in _each_once(shown, "programs"))
     combined = first["outcomes"] if ranks else _combined(found)
     outcomes, unusable = _with_evidence(combined, list(first["facts"].values())[-1])
     return Report(subject, outcomes, (*problems, *unusable), failure=failure)
@@ -223,6 +226,10 @@ def _combined(programs: Sequence[Mapping[str, Any]]) -> tuple[Outcome, ...]:
         if _importance(outcome) > _importance(known):
             by_name[full_name(outcome)] = outcome
     return tuple(by_name.values())
+
+
+def _each_once(status: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(one.get(name, ()) for one in status)))
 
 
 def _importance(outcome: Outcome) -> int:

@@ -88,6 +88,23 @@ def test_programs_without_ranks_are_combined_and_not_compared(programs):
     ]
 
 
+def test_what_only_the_second_program_reports_is_shown(programs):
+    folder = programs({"one": "armed"}, {"one": "applied"})
+    file = folder / "adapt-status.p89.json"
+    more = {"beside": ["a patcher"], "programs": ["train.py uses CUDA"], "problems": ["plugin 'x': is broken"]}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **more}))
+    report = status_report.of_run(folder)
+    assert report.subject.endswith("; together with a patcher; train.py uses CUDA")
+    assert report.problems == ("plugin 'x': is broken",)
+
+
+def test_a_job_without_an_adapted_process(tmp_path):
+    (tmp_path / "job.json").write_text("{}")
+    report = status_report.of_run(tmp_path)
+    assert report.subject == f"no status: no process of {tmp_path} has imported a package that has patches"
+    assert (report.outcomes, report.problems) == ((), ())
+
+
 def test_of_programs_only_those_since_the_last_restart_count(programs):
     folder = programs({"one": "drifted"}, {"one": "armed"})
     (folder / "adapt-status.p90.json").write_text(
