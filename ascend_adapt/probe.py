@@ -15,13 +15,40 @@ from pathlib import Path
 from ascend_adapt.whole_numbers import whole_number
 
 DEVICE_NODES = {"npu": "davinci[0-9]*", "cuda": "nvidia[0-9]*"}
+_INITIALIZED_RANK = "ASCEND_ADAPT_INITIALIZED_RANK"
 VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
 
 
 def own_rank() -> int | None:
     """Return this process's rank, or None. A process that a rank starts inherits RANK, but is not a rank."""
-    pid = os.environ.get("ASCEND_ADAPT_RANK_PID", "").partition(" ")[0]
-    return whole_number(os.environ.get("RANK")) if pid == str(os.getpid()) else None
+    if is_own_pid(os.environ.get("ASCEND_ADAPT_RANK_PID", "")) and os.environ.get("RANK"):
+        return whole_number(os.environ["RANK"])
+    claim = os.environ.get(_INITIALIZED_RANK, "")
+    return whole_number(claim.partition(" ")[2]) if is_own_pid(claim) else None
+
+
+def set_own_rank(rank: int) -> None:
+    """Record that this process is a rank: it has initialized torch.distributed, without RANK in its environment."""
+    os.environ[_INITIALIZED_RANK] = f"{os.getpid()} {rank}"
+
+
+def inherited_rank() -> int | None:
+    """Return the rank of this process, or of the process that started it, or None."""
+    initialized = os.environ.get(_INITIALIZED_RANK, "").partition(" ")[2]
+    return whole_number(initialized or os.environ.get("RANK"))
+
+
+def is_own_pid(claim: str) -> bool:
+    """Return whether a variable that begins with a pid was set by this process."""
+    return claim.partition(" ")[0] == str(os.getpid())
+
+
+def runs_a_script() -> bool:
+    """Return whether this process runs a user's file rather than an installed launcher such as torchrun."""
+    if is_own_pid(os.environ.get("ASCEND_ADAPT_RANK_PID", "")):
+        return True  # ascend-run has started it.
+    file = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    return file.suffix == ".py" and not {"site-packages", "dist-packages"} & {*file.parts}
 
 
 def device_nodes(kind: str, dev: Path = Path("/dev")) -> list[str]:

@@ -122,9 +122,11 @@ def read_evidence(path: Path) -> None:
 
 def read_other_ranks_status(path: Path) -> None:
     from ascend_adapt.launch.in_process.member import _compare
+    from ascend_adapt.launch.in_process.status_file import StatusFile
     from ascend_adapt.launch.one_host.run_directory import RunDirectory
 
     as_named(path, path.with_name("adapt-status.3.json"))
+    StatusFile(RunDirectory(path.parent), 3).is_in_use()
     _compare(RunDirectory(path.parent), {"job": "1", "rank": 0})
 
 

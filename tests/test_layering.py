@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "ascend_adapt": {"ascend_adapt.patches.declare", "ascend_adapt.runtime"},
     "ascend_adapt.errors": set(),
+    "ascend_adapt.at_exit": set(),
     "ascend_adapt.regular_files": set(),
     "ascend_adapt.whole_numbers": set(),
     "ascend_adapt.switches": set(),
@@ -36,7 +37,7 @@ MAY_IMPORT = {
         *("ascend_adapt.npu_limits", "ascend_adapt.probe", "ascend_adapt.switches", "ascend_adapt.terminal"),
     },
     "ascend_adapt.data": {"ascend_adapt.interruption", "ascend_adapt.probe", "ascend_adapt.terminal"},
-    "ascend_adapt.emulation": {"ascend_adapt.npu_limits", "ascend_adapt.probe"},
+    "ascend_adapt.emulation": {"ascend_adapt.at_exit", "ascend_adapt.npu_limits", "ascend_adapt.probe"},
     "ascend_adapt.runtime": {
         *("ascend_adapt.kernels", "ascend_adapt.patches", "ascend_adapt.probe", "ascend_adapt.switches"),
     },
@@ -90,6 +91,7 @@ MAY_IMPORT = {
         "ascend_adapt.alignment.recording",
         "ascend_adapt.alignment.selection",
         "ascend_adapt.alignment.watch",
+        "ascend_adapt.at_exit",
         "ascend_adapt.bounded_yaml",
         "ascend_adapt.emulation.environment",
         "ascend_adapt.emulation.rank",

@@ -30,7 +30,8 @@ ROWS = {
     "Parquet": "data/parquet",
     "YAML of GPT-NeoX": "recipes/neox_files native/__main__ checkpoint/dialects/glm",
     "DeepSpeed JSON": """recipes/deepspeed_json launch/one_host/run_directory launch/one_host/failures
-        launch/in_process/member diagnosis/status_report emulation/rehearsal kernels/run_record diagnosis/evidence
+        launch/in_process/member launch/in_process/status_file
+        diagnosis/status_report emulation/rehearsal kernels/run_record diagnosis/evidence
         data/unfinished native/finetuning/run report/run ../plugins/deepspeed_runtime/configuration""",
     "hostfile": "launch/placement/hostfile launch/placement/environment",
     "collected hosts": "diagnosis/host_reports problems/reading launch/fit/file_copy",

@@ -42,7 +42,7 @@ _OUTCOME = record(
 _FACTS = map_of(map_of(STRING))
 _STATUS = record(
     {
-        "rank": of_types("a number", int),
+        "rank": of_types("a number, or null", int, type(None)),
         **dict.fromkeys(("device", "device_reason"), STRING),
         "outcomes": list_of(_OUTCOME),
         "facts": lambda value, place: chain(
@@ -55,7 +55,7 @@ _STATUS = record(
         "until": of_types("a time, or null", int, float, type(None)),
     },
 )
-"""What a rank writes to adapt-status.<rank>.json, as far as it is read here."""
+"""What a rank writes to adapt-status.<rank>.json, and a program without ranks to adapt-status.p<pid>.json."""
 
 
 class NoStatus(AdaptError):
@@ -150,7 +150,8 @@ def of_installation(upstream: Path | None = None, environ: Mapping[str, str] = o
 def of_run(run_dir: Path) -> Report:
     """Return the outcome of each patch in a job. Ranks that differ from the first rank are reported as problems.
 
-    Files that cannot be read are reported as problems, too.
+    Files that cannot be read are reported as problems, too. Of a job without ranks, the outcomes of its programs are
+    combined.
 
     Raises:
         NoStatus: the folder has no status file that can be read.
@@ -158,46 +159,81 @@ def of_run(run_dir: Path) -> Report:
     damaged: list[str] = []
     job = _job(run_dir, damaged)
     failure, unreached = _failure(run_dir, job.get("failure", [])), job.get("unreached", [])
-    ranks = _ranks(run_dir, damaged)
-    if not ranks and (unreached or failure):
+    found = records(run_dir, damaged)
+    if not found and (unreached or failure):
         return Report(f"no status: no rank of {run_dir} was reached", (), (*unreached, *damaged), failure=failure)
-    if not ranks:
-        found = "has no adapt-status.<rank>.json" if run_dir.is_dir() else "is not a folder"
-        nothing = f"{run_dir}: {found}, expected a run directory — pass the one that ascend-run printed"
+    if not found and job and not damaged:
+        return Report(f"no status: no process of {run_dir} has imported a package that has patches", ())
+    if not found:
+        what = "has no adapt-status.<rank>.json" if run_dir.is_dir() else "is not a folder"
+        nothing = f"{run_dir}: {what}, expected a run directory — pass the one that ascend-run printed"
         raise NoStatus("\n".join(damaged) or nothing)
-    first = ranks[min(ranks)]
+    first = found[0]
+    ranks = {data["rank"]: data for data in found if data["rank"] is not None}
+    shown = [first] if ranks else found
     facts = {rank: data["facts"] for rank, data in ranks.items() if agreement.met(first, data)}
     problems = [
-        *first.get("problems", ()),
+        *_each_once(shown, "problems"),
         *(_with_reason(one, ranks[one.rank]["outcomes"]) for one in agreement.differences(facts)),
         *unreached,
         *damaged,
     ]
-    number = "1 rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    kind = "rank" if ranks else "program"
+    number = f"1 {kind}" if len(found) == 1 else f"{len(found)} {kind}s"
     # With ASCEND_ADAPT=0, no device is recorded.
     where = f"device {first['device']} ({first['device_reason']})" if first["device"] else "not adapted"
     subject = f"status of {number} in {run_dir}; {where}"
-    if first.get("beside"):
-        subject += f"; together with {', '.join(first['beside'])}"
-    subject += "".join(f"; {program}" for program in first.get("programs", ()))
-    outcomes, unusable = _with_evidence(first["outcomes"], list(first["facts"].values())[-1])
+    if beside := _each_once(shown, "beside"):
+        subject += f"; together with {', '.join(beside)}"
+    subject += "".join(f"; {program}" for program in _each_once(shown, "programs"))
+    combined = first["outcomes"] if ranks else _combined(found)
+    outcomes, unusable = _with_evidence(combined, list(first["facts"].values())[-1])
     return Report(subject, outcomes, (*problems, *unusable), failure=failure)
 
 
-def _ranks(run_dir: Path, damaged: list[str]) -> dict[int, dict[str, Any]]:
-    """Return the status of each rank; append what cannot be read to ``damaged``."""
-    ranks: dict[int, dict[str, Any]] = {}
-    numbered = {file: whole_number(file.suffixes[0][1:]) for file in run_dir.glob("adapt-status.*.json")}
-    for _, file in sorted((rank, file) for file, rank in numbered.items() if rank is not None):
+def records(run_dir: Path, damaged: list[str] | None = None) -> list[dict[str, Any]]:
+    """Return the status of each rank in order or, without ranks, of each program in the order of their start.
+
+    What cannot be read is left out, and reported in ``damaged``.
+    """
+    ranks: list[dict[str, Any]] = []
+    programs: list[dict[str, Any]] = []
+    for file in sorted(run_dir.glob("adapt-status.*.json")):
+        name = file.suffixes[0][1:]
+        if whole_number(name.removeprefix("p")) is None:
+            continue
         try:
             data = json.loads(regular_files.read_text(file))
             if fault := next(_STATUS(data, ""), ""):
                 raise ValueError(fault)
             data["outcomes"] = tuple(_outcome(outcome) for outcome in data["outcomes"])
-            ranks[data["rank"]] = data
+            (programs if data["rank"] is None else ranks).append(data)
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            damaged.append(f"{file}: is not a status file ({error}) — remove it")
-    return ranks
+            if damaged is not None:
+                damaged.append(f"{file}: is not a status file ({error}) — remove it")
+    by_rank = {data["rank"]: data for data in ranks}
+    programs.sort(key=lambda data: data.get("since", 0.0))
+    # A restart begins another job in the same folder.
+    last = [data for data in programs if data.get("job") == programs[-1].get("job")]
+    return [by_rank[rank] for rank in sorted(by_rank)] or last
+
+
+def _combined(programs: Sequence[Mapping[str, Any]]) -> tuple[Outcome, ...]:
+    """Return the outcome of each patch in the program where it needs attention, else in one that applied it."""
+    by_name: dict[str, Outcome] = {}
+    for outcome in chain.from_iterable(program["outcomes"] for program in programs):
+        known = by_name.setdefault(full_name(outcome), outcome)
+        if _importance(outcome) > _importance(known):
+            by_name[full_name(outcome)] = outcome
+    return tuple(by_name.values())
+
+
+def _each_once(status: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(one.get(name, ()) for one in status)))
+
+
+def _importance(outcome: Outcome) -> int:
+    return 2 if outcome.state in BAD_STATES else int(outcome.state == "applied")
 
 
 def _with_evidence(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> tuple[tuple[Outcome, ...], list[str]]:

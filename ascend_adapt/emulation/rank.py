@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
@@ -10,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ascend_adapt.probe import own_rank
-from ascend_adapt.whole_numbers import whole_number
+from ascend_adapt import at_exit
+from ascend_adapt.probe import inherited_rank, own_rank
 
 _is_watching = False
 
@@ -59,19 +58,12 @@ def _process() -> str:
     rank = own_rank()
     if rank is not None:
         return str(rank)
-    inherited = whole_number(os.environ.get("RANK"))
+    inherited = inherited_rank()
     return f"p{os.getpid()}" if inherited is None else f"{inherited}-{os.getpid()}"
 
 
 def _write_at_exit(run_dir: Path) -> None:
-    import multiprocessing
-    from multiprocessing import util
-
-    write = functools.partial(_write, run_dir, os.getpid())
-    if multiprocessing.parent_process() is None:
-        atexit.register(write)
-    else:  # Processes of multiprocessing end without the interpreter's exit handlers.
-        util.Finalize(None, write, exitpriority=0)
+    at_exit.call(functools.partial(_write, run_dir, os.getpid()))
 
 
 def _begin_as_child(run_dir: Path) -> None:

@@ -39,19 +39,21 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     if not any(facts["operators"] or facts["findings"] or summary.has_memory(facts) for facts in processes.values()):
         return [_nothing_ran(processes, code), *known_problems]
     ranks = _with_their_children(processes)
-    statuses = _of_ranks(_read(run_dir, "adapt-status"))
-    findings = finding.merged(ranks.values())
+    programs = {name: facts for name, facts in processes.items() if _of_ranks(processes) and name.startswith("p")}
+    statuses = _read(run_dir, "adapt-status")
+    findings = finding.merged([*ranks.values(), *programs.values()])
     everything = {
         "evidence": "emulated",
         "code": code,
         "ranks": {str(rank): facts for rank, facts in ranks.items()},
+        "programs": programs,
         "known_problems": list(known_problems),
     }
     (run_dir / "rehearsal.json").write_text(json.dumps(everything, indent=1) + "\n")
     first = ranks[min(ranks)]
     subject = f"rehearsal: torch_npu {first['torch_npu']} on an emulated {first['soc']}, {_how_many(processes)}"
     missing = []
-    ended = sorted(set(statuses) - set(ranks))
+    ended = sorted(set(_of_ranks(statuses)) - set(_of_ranks(processes)))
     if ended:
         missing.append(f"ranks without a report, because they did not end normally: {', '.join(map(str, ended))}")
     alike = finding.alike(findings)
@@ -65,7 +67,7 @@ def report(run_dir: Path, code: int = 0, annotate: str = "", known_problems: Seq
     applied = sorted({name for status in statuses.values() for name in _applied(status)})
     at_full_size = summary.lines(ranks)
     lines += [*at_full_size, *_operators(ranks), _waits(ranks)]
-    lines += [*(() if at_full_size else (_memory(ranks),)), _patches(applied, bool(_of_ranks(processes)))]
+    lines += [*(() if at_full_size else (_memory(ranks),)), _patches(applied)]
     lines += _proof(findings, code, bool(ended), bool(applied))
     (run_dir / "rehearsal.html").write_text(page.page([subject, *missing, *lines], findings))
     lines = [f"{subject}; full report: {run_dir / 'rehearsal.html'}, rehearsal.json", *missing, *found, *lines]
@@ -112,15 +114,17 @@ def _of_ranks(processes: Mapping[str, Any]) -> dict[int, Any]:
 
 def _how_many(processes: Mapping[str, Any]) -> str:
     ranks = len(_of_ranks(processes))
-    others = _counted(str(len(processes) - ranks), "process")
     if not ranks:
-        return others
-    return _counted(str(ranks), "rank") + (f" and {others} that they started" if len(processes) > ranks else "")
+        return _counted(str(len(processes)), "process")
+    others = len([name for name in processes if name.startswith("p")])
+    started = len(processes) - ranks - others
+    parts = [_counted(str(ranks), "rank")]
+    parts += [f"{_counted(str(started), 'process')} that they started"] if started else []
+    parts += [f"{_counted(str(others), 'process')} that {'is' if others == 1 else 'are'} no rank"] if others else []
+    return " and ".join(parts)
 
 
-def _patches(applied: list[str], has_ranks: bool) -> str:
-    if not has_ranks:
-        return "patches applied: not recorded, because no process is a rank"
+def _patches(applied: list[str]) -> str:
     shown = ", ".join(applied[:8]) + (f" and {len(applied) - 8} more" if len(applied) > 8 else "")
     return f"patches applied: {shown or 'none'}"
 

@@ -192,22 +192,17 @@ def _read_job(folder: Path, run: Run) -> None:
 
 
 def _read_status(folder: Path, run: Run) -> None:
-    """Read patches, versions, hosts and times from the status file of each rank."""
+    """Read patches, versions, hosts and times from the status file of each rank, or of each program without ranks."""
     try:
         run.patches = status_report.of_run(folder)
     except AdaptError as error:
         run.notes.append(str(error))
         return
     run.failure = run.patches.failure
-    times: list[float] = []
-    first: Mapping[str, Any] = {}
-    for path in folder.glob("adapt-status.*.json"):
-        data = _json(path)
-        if isinstance(data.get("rank"), int):
-            run.hosts[data["rank"]] = str(data.get("host", ""))
-            times += [data[name] for name in ("since", "until") if isinstance(data.get(name), (int, float))]
-            first = data if not first or data["rank"] < first["rank"] else first
-    run.hosts = dict(sorted(run.hosts.items()))
+    records = status_report.records(folder)
+    run.hosts = {data["rank"]: str(data.get("host", "")) for data in records if data["rank"] is not None}
+    times = [data[name] for data in records for name in ("since", "until") if data.get(name) is not None]
+    first: Mapping[str, Any] = records[0] if records else {}
     end = time.time() if run.state == RUNNING else max(times, default=0.0)
     run.seconds = end - min(times) if times else None
     facts = {name: str(value) for part in (first.get("facts") or {}).values() for name, value in part.items()}
@@ -239,7 +234,8 @@ def _read_kernels(folder: Path, run: Run) -> None:
 def _read_findings(folder: Path, run: Run) -> None:
     data = _json(folder / "rehearsal.json")
     try:
-        merged = finding.merged((data.get("ranks") or {}).values())
+        processes = [*(data.get("ranks") or {}).values(), *(data.get("programs") or {}).values()]
+        merged = finding.merged(processes)
     except (TypeError, KeyError, AttributeError) as error:
         run.notes.append(f"{folder / 'rehearsal.json'}: is not a rehearsal report ({one_line(error)}) — remove it")
         return

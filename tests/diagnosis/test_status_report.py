@@ -56,6 +56,69 @@ def test_ranks_that_differ_are_named(run_dir):
     assert report.outcomes[0].state == "applied"
 
 
+@pytest.fixture
+def programs(tmp_path):
+    """Return a function that writes the status of programs without ranks, each with the state of its patches."""
+
+    def write(*states, job="this"):
+        for number, by_patch in enumerate(states):
+            outcomes = [{**OUTCOME, "patch": patch, "state": state} for patch, state in by_patch.items()]
+            data = {"rank": None, "job": job, "device": "cpu", "device_reason": "as requested", "since": float(number)}
+            text = json.dumps({**data, "outcomes": outcomes, "facts": {"start": {"torch": f"2.{number}"}}})
+            (tmp_path / f"adapt-status.p{90 - number}.json").write_text(text)
+        return tmp_path
+
+    return write
+
+
+def test_programs_without_ranks_are_combined_and_not_compared(programs):
+    folder = programs(
+        {"one": "armed", "two": "applied", "three": "armed", "four": "armed"},
+        {"one": "applied", "two": "drifted", "three": "armed", "five": "skipped"},
+        {"one": "not_needed", "two": "applied"},
+    )
+    report = status_report.of_run(folder)
+    assert (report.subject, report.problems) == (f"status of 3 programs in {folder}; device cpu (as requested)", ())
+    assert [(one.patch, one.state) for one in report.outcomes] == [
+        ("one", "applied"),
+        ("two", "drifted"),
+        ("three", "armed"),
+        ("four", "armed"),
+        ("five", "skipped"),
+    ]
+
+
+def test_what_only_the_second_program_reports_is_shown(programs):
+    folder = programs({"one": "armed"}, {"one": "applied"})
+    file = folder / "adapt-status.p89.json"
+    more = {"beside": ["a patcher"], "programs": ["train.py uses CUDA"], "problems": ["plugin 'x': is broken"]}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **more}))
+    report = status_report.of_run(folder)
+    assert report.subject.endswith("; together with a patcher; train.py uses CUDA")
+    assert report.problems == ("plugin 'x': is broken",)
+
+
+def test_a_job_without_an_adapted_process(tmp_path):
+    (tmp_path / "job.json").write_text("{}")
+    report = status_report.of_run(tmp_path)
+    assert report.subject == f"no status: no process of {tmp_path} has imported a package that has patches"
+    assert (report.outcomes, report.problems) == ((), ())
+
+
+def test_of_programs_only_those_since_the_last_restart_count(programs):
+    folder = programs({"one": "drifted"}, {"one": "armed"})
+    (folder / "adapt-status.p90.json").write_text(
+        (folder / "adapt-status.p90.json").read_text().replace('"this"', '"the one before"')
+    )
+    assert [one.state for one in status_report.of_run(folder).outcomes] == ["armed"]
+
+
+def test_programs_do_not_count_if_there_are_ranks(programs, run_dir):
+    programs({"one": "drifted"})
+    report = status_report.of_run(run_dir("2.13.0", "2.13.0"))
+    assert (report.subject[:17], [one.state for one in report.outcomes]) == ("status of 2 ranks", ["applied"])
+
+
 def test_many_ranks_are_reported_in_order(run_dir):
     report = status_report.of_run(run_dir(*["2.13.0"] * 12))
     assert (report.problems, report.subject[:18]) == ((), "status of 12 ranks")

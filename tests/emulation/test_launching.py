@@ -93,3 +93,38 @@ def test_status_says_that_it_was_emulated(ascend_run, tmp_path):
     output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280).stdout
     assert "device npu (emulated on this host, no hardware)" in output
     assert "hardware" not in output.replace("no hardware", "")
+
+
+SPAWNING = """
+import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def run(rank):
+    torch.npu.set_device(rank)
+    dist.init_process_group("hccl", init_method=f"file://{os.path.abspath('store')}", rank=rank, world_size=2)
+    total = torch.ones(2).npu()
+    dist.all_reduce(total)
+    os.write(1, f"{rank} {total.sum().item()}\\n".encode())
+
+if __name__ == "__main__":
+    mp.spawn(run, nprocs=2)
+"""
+
+
+def test_ranks_that_a_script_spawns_are_reported_with_their_patches(ascend_run, tmp_path):
+    (tmp_path / "train.py").write_text(SPAWNING)
+    job = ascend_run("--device", "npu-emulated", "--nproc", "2", "--log-dir", "run", "train.py")
+    assert (job.returncode, sorted(job.stdout.splitlines())) == (0, ["0 4.0", "1 4.0"]), job.stderr
+    assert "on an emulated Ascend910B2, 2 ranks;" in job.stderr
+    assert "patches applied: " in job.stderr
+    assert "patches applied: none" not in job.stderr
+    for name in ("rehearsal", "adapt-status"):
+        assert {"0", "1"} <= {file.name.split(".")[1] for file in (tmp_path / "run").glob(f"{name}.*.json")}
+
+
+def test_a_script_that_is_started_once_is_reported_with_its_patches(ascend_run, tmp_path):
+    job = ascend_run("--device", "npu-emulated", "--once", "--log-dir", "run", "train.py")
+    assert (job.returncode, job.stdout) == (0, "None 1 2.0\n"), job.stderr
+    assert "patches applied: " in job.stderr
+    assert "patches applied: none" not in job.stderr
+    (record,) = (tmp_path / "run").glob("adapt-status.*.json")
+    assert record.name.startswith("adapt-status.p")

@@ -76,7 +76,37 @@ def test_processes_that_a_rank_starts_are_counted_with_it(tmp_path):
 
 def test_a_command_without_ranks(tmp_path):
     write_rank(tmp_path, "p123")
-    assert "on an emulated Ascend910B2, 1 process;" in rehearsal.report(tmp_path)[0]
+    report = rehearsal.report(tmp_path)
+    assert "on an emulated Ascend910B2, 1 process;" in report[0]
+    assert "patches applied: none" in report
+
+
+def test_patches_of_a_command_without_ranks(tmp_path):
+    write_rank(tmp_path, "p123")
+    for name, patch in (("p123", "here"), ("p124", "there")):
+        status = {"rank": None, "outcomes": [{"patch": patch, "state": "applied"}]}
+        (tmp_path / f"adapt-status.{name}.json").write_text(json.dumps(status))
+    report = rehearsal.report(tmp_path)
+    assert "patches applied: here, there" in report
+    assert any("with these patches applied" in line for line in report)
+    assert not any("did not end normally" in line for line in report)
+
+
+def test_a_program_that_is_no_rank_beside_ranks(tmp_path):
+    for rank in (0, 1):
+        write_rank(tmp_path, rank)
+    write_rank(tmp_path, "p123", findings=[one("limit", "npu::npu_x", file="evaluate.py", line=3)])
+    report = rehearsal.report(tmp_path)
+    assert "2 ranks and 1 process that is no rank" in report[0]
+    assert "evaluate.py:3: limit: npu::npu_x" in "\n".join(report)
+    written = json.loads((tmp_path / "rehearsal.json").read_text())
+    assert (sorted(written["ranks"]), sorted(written["programs"])) == (["0", "1"], ["p123"])
+
+
+def test_a_rank_of_a_script_without_a_report(tmp_path):
+    write_rank(tmp_path, "p123")
+    (tmp_path / "adapt-status.0.json").write_text('{"outcomes": []}')
+    assert "ranks without a report, because they did not end normally: 0" in rehearsal.report(tmp_path)
 
 
 def test_a_job_that_failed_proves_nothing(tmp_path):

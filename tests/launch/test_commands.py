@@ -58,7 +58,7 @@ def test_ranks_below_another_launcher(launcher, ascend_run, environ, tmp_path):
     assert ("starts ranks itself, so it is started once" in job.stderr) == (launcher == "deepy.py")
     reported = [json.loads((tmp_path / f"reported.{rank}").read_text()) for rank in (0, 1)]
     assert reported == [[str(rank), ARGUMENTS, "patched"] for rank in (0, 1)]
-    statuses = sorted((tmp_path / "run").glob("adapt-status.*"))
+    statuses = sorted((tmp_path / "run").glob("adapt-status.[0-9]*.json"))
     assert [path.name for path in statuses] == ["adapt-status.0.json", "adapt-status.1.json"]
     assert [json.loads(path.read_text())["rank"] for path in statuses] == [0, 1]
 

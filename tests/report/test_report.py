@@ -209,6 +209,18 @@ def test_patches_that_need_attention_come_first_with_why(tmp_path):
     assert re.search(r"\nattention\n+npu\n+1\n", content)
 
 
+def test_a_job_without_ranks_has_patches_versions_and_times(tmp_path):
+    outcome = {"patch": "one", "plugin": "toy", "target": "toytarget:x", "state": "applied", "reason": ""}
+    outcome |= {"requires": "", "found": "", "reversible": True, "evidence": []}
+    status = {"rank": None, "host": "h", "device": "npu", "device_reason": "found", "outcomes": [outcome]}
+    for pid, torch, since in ((5, "2.12.0", 30.0), (9, "2.13.0", 10.0)):
+        data = {**status, "since": since, "until": since + 7, "facts": {"start": {"torch": torch}}}
+        (tmp_path / f"adapt-status.p{pid}.json").write_text(json.dumps(data))
+    run = RunReader(tmp_path).read()
+    assert [one.patch for one in run.outcomes] == ["one"]
+    assert (run.versions, run.tier, run.hosts, run.seconds) == ({"torch": "2.13.0"}, "hardware", {}, 27.0)
+
+
 def row(iteration, **changed):
     times = {"least": 0.001, "median": 0.002, "most": 0.004, "slowest": 1}
     values = dict.fromkeys(("learning_rate", "grad_norm", "loss_scale", "samples_per_s", "tokens_per_s", "mfu"), 0.5)

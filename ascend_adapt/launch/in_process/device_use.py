@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from ascend_adapt import probe
+
 USED, UNUSED, NO_MODEL = "device-used", "device-unused", "device-unused-without-a-model"
 
 
@@ -21,7 +23,7 @@ def watch(run_dir: Path, *, is_rank: bool) -> None:
     from wrapt import register_post_import_hook
 
     pid, reported, models = os.getpid(), list[bool](), list[bool]()
-    is_script = _runs_a_script()  # At exit Python has already deleted __main__.__file__.
+    is_script = probe.runs_a_script()  # At exit Python has already deleted __main__.__file__.
 
     def report() -> None:
         if os.getpid() == pid and not reported and run_dir.is_dir():
@@ -55,12 +57,6 @@ def _notice_models(module: ModuleType, models: list[bool]) -> None:
         models.append(True)
     else:
         register(lambda *_: None if models else models.append(True))
-
-
-def _runs_a_script() -> bool:
-    """Return whether this process runs a user's file rather than an installed launcher such as torchrun."""
-    file = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
-    return file.suffix == ".py" and not {"site-packages", "dist-packages"} & {*file.parts}
 
 
 def _uses_an_npu() -> bool:

@@ -1,30 +1,30 @@
-"""Adapts a process of a job; a rank also writes its status and compares its environment with the other ranks."""
+"""Adapts a process of a job, records its status, and compares the environments of ranks."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
-import socket
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from ascend_adapt import regular_files
+from ascend_adapt import at_exit, probe, regular_files
 from ascend_adapt.errors import LaunchError, one_line
 from ascend_adapt.launch.in_process import device_use
-from ascend_adapt.launch.one_host.processes import Identity
-from ascend_adapt.launch.one_host.run_directory import RunDirectory, write_whole
-from ascend_adapt.probe import own_rank
+from ascend_adapt.launch.in_process.status_file import StatusFile, claim_program
+from ascend_adapt.launch.one_host.run_directory import RunDirectory
 from ascend_adapt.runtime import agreement, enabling
 
 _joined = False
+_file: StatusFile | None = None
+"""The status file of this process; in a forked child, of the process that it is a copy of."""
 
 
 def join() -> bool:
-    """Adapt this process once; a rank also writes its status now, at the first applied patch, and at exit.
+    """Adapt this process once; a rank or program also writes its status now, at the first applied patch, and at exit.
 
     Return False while the script's enable() is running; the caller must call again later.
 
@@ -37,68 +37,89 @@ def join() -> bool:
     if enabling.is_beginning():
         return False
     enabling.enable()
-    rank, folder = own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
+    rank, folder = probe.own_rank(), os.environ.get("ASCEND_ADAPT_RUN_DIR")
     if folder and enabling.status().device == "npu" and os.environ.get("ASCEND_ADAPT_CUDA_CODE") != "off":
         device_use.watch(Path(folder), is_rank=rank is not None)
-    if rank is not None and folder:
+    if folder:
         _take_part(RunDirectory(Path(folder)), rank)
     _joined = True
     return True
 
 
-def _take_part(run_dir: RunDirectory, rank: int) -> None:
-    pid = os.getpid()
-    # On another host, where a foreign launcher has started this rank, the folder does not exist yet.
+def _take_part(run_dir: RunDirectory, rank: int | None) -> None:
+    # On another host, where a foreign launcher has started this process, the folder does not exist yet.
     with contextlib.suppress(OSError):
         run_dir.path.mkdir(parents=True, exist_ok=True)
+    if rank is not None or claim_program():
+        _begin(StatusFile(run_dir, rank), agreement.START)
+    # Under a launcher that sets RANK, only its processes are ranks, not what they start for other groups.
+    if "RANK" not in os.environ:
+        from wrapt import register_post_import_hook
 
-    facts: dict[str, dict[str, str]] = {}
+        register_post_import_hook(lambda module: _watch_groups(module, run_dir), "torch.distributed.distributed_c10d")
+
+
+def _watch_groups(distributed: ModuleType, run_dir: RunDirectory) -> None:
+    """Notice when this process, or a child of it, initializes torch.distributed.
+
+    A script's own ranks, such as those of torch.multiprocessing.spawn, have no RANK in their environment.
+    """
+    from wrapt import wrap_function_wrapper
+
+    def initialize(wrapped: Callable[..., None], _: Any, args: Any, named: Any) -> None:
+        wrapped(*args, **named)
+        _join_group(distributed.get_rank() if distributed.get_world_size() > 1 else None, run_dir)
+
+    wrap_function_wrapper(distributed, "init_process_group", initialize)
+
+
+def _join_group(rank: int | None, run_dir: RunDirectory) -> None:
+    """Write the status of a process that is now a rank or, with ``rank`` None, the only one of its group."""
+    own = _file if _file is not None and _file.is_of_this_process() else None
+    file = StatusFile(run_dir, rank, facts=own.facts if own is not None else {})
+    if (own is not None and (own.rank is not None or rank is None)) or file.is_in_use():
+        return  # It has a status already, or another program has this rank at the same time.
+    if rank is not None:
+        probe.set_own_rank(rank)
+    if own is None:
+        _begin(file, agreement.FIRST_APPLY)
+    else:
+        own.path.unlink(missing_ok=True)
+        own.rank = rank
+        _compare(run_dir, own.write(agreement.FIRST_APPLY))
+
+
+def _begin(file: StatusFile, moment: str) -> None:
+    """Write the status of this process now and later; a rank also compares itself with the other ranks."""
+    global _file
+    _file = file
 
     def report_and_compare(moment: str) -> None:
-        # A forked child, such as a data loader's worker, inherits this hook but is not the rank.
-        if os.getpid() == pid:
-            _compare(run_dir, _report(run_dir, rank, moment, facts))
+        if file.rank is not None:
+            _compare(file.run_dir, file.write(moment))
+        else:
+            _try_to_write(file, moment)
+
+    def at_first_apply() -> None:
+        if file.may_write_again():
+            report_and_compare(agreement.FIRST_APPLY)
 
     def report_at_exit() -> None:
-        if os.getpid() == pid:
-            try:
-                _report(run_dir, rank, agreement.END, facts)
-            except LaunchError as error:
-                # A full disk must not fail the job.
-                print(
-                    f"ascend_adapt: {error}; `ascend-adapt status` shows this rank's state at its start",
-                    file=sys.stderr,
-                )
+        if file.may_write_again():
+            _try_to_write(file, agreement.END)
 
-    report_and_compare(agreement.START)
-    enabling.at_first_apply(lambda: report_and_compare(agreement.FIRST_APPLY))
-    atexit.register(report_at_exit)
+    report_and_compare(moment)
+    enabling.at_first_apply(at_first_apply)
+    at_exit.call(report_at_exit)
 
 
-def _report(run_dir: RunDirectory, rank: int, moment: str, facts: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """Write this rank's status, with the facts recorded at each stage so far, and return it."""
-    status = enabling.status()
-    # The first facts of each stage are kept, so an error about differing ranks is raised again if the script caught it.
-    facts.setdefault(moment, agreement.facts(status, enabling.kernel_backends()))
-    data = {
-        "rank": rank,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "job": os.environ.get("ASCEND_ADAPT_JOB", ""),
-        "since": Identity.own().since(),
-        "until": time.time() if moment == agreement.END else None,
-        "digest": agreement.digest(facts[moment]),
-        "facts": facts,
-        **status.to_json(),
-    }
+def _try_to_write(file: StatusFile, moment: str) -> None:
     try:
-        write_whole(run_dir.rank_status(rank), data)
-    except OSError as error:
-        raise LaunchError(
-            f"{run_dir.path}: {error.strerror}, expected a writable folder with space left — free space, or "
-            "choose another with --log-dir"
-        ) from error
-    return data
+        file.write(moment)
+    except LaunchError as error:
+        # A full disk must not fail the job.
+        state = "has no status of this program" if moment == agreement.START else "shows the state at the start"
+        print(f"ascend_adapt: {error}; `ascend-adapt status` {state}", file=sys.stderr)
 
 
 def _compare(run_dir: RunDirectory, own: dict[str, Any]) -> None:
@@ -113,7 +134,7 @@ def _compare(run_dir: RunDirectory, own: dict[str, Any]) -> None:
     for path in run_dir.path.glob("adapt-status.*.json"):
         try:
             data: dict[str, Any] = json.loads(regular_files.read_text(path))
-            if data["job"] == own["job"] and agreement.met(own, data):
+            if data["rank"] is not None and data["job"] == own["job"] and agreement.met(own, data):
                 facts_by_rank[int(data["rank"])] = data["facts"]
         except OSError as error:
             raise LaunchError(

@@ -122,6 +122,10 @@ class RunDirectory:
         """Return the path of a rank's status file, which records the outcome of each patch."""
         return self.path / f"adapt-status.{rank}.json"
 
+    def program_status(self, pid: int) -> Path:
+        """Return the path of the status file of a program that is not a rank."""
+        return self.path / f"adapt-status.p{pid}.json"
+
 
 @dataclass(frozen=True)
 class Job:

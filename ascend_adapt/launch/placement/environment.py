@@ -28,7 +28,13 @@ STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 
 _FORWARDED = ("LD_LIBRARY_PATH", "PATH")
 _FORWARDED_PREFIXES = ("ASCEND_", "HCCL_", "NCCL_", "OMP_", "PYTHON")
-OF_ONE_PROCESS = ("ASCEND_ADAPT_RANK_PID", "ASCEND_ADAPT_PROGRESS_FD", "ASCEND_ADAPT_CUDA_CODE_PRINTED")
+OF_ONE_PROCESS = (
+    "ASCEND_ADAPT_RANK_PID",
+    "ASCEND_ADAPT_INITIALIZED_RANK",
+    "ASCEND_ADAPT_PROGRAM",
+    "ASCEND_ADAPT_PROGRESS_FD",
+    "ASCEND_ADAPT_CUDA_CODE_PRINTED",
+)
 """Variables inherited if an adapted process (such as a rank) started this launcher; the job does not inherit them."""
 OF_ANOTHER_JOB = (*OF_ONE_PROCESS, "ASCEND_ADAPT_JOB", "ASCEND_ADAPT_RUN_DIR")
 """Variables that belong to the process or job in which this launcher runs."""

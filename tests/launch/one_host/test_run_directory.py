@@ -35,7 +35,14 @@ def test_a_launcher_leaves_what_another_hosts_ranks_have_written(tmp_path):
 def test_a_job_alone_clears_all_of_an_earlier_one(tmp_path):
     folder = RunDirectory(tmp_path)
     folder.create()
-    for name in (STATUS.format(3), "rehearsal.json", "rehearsal.1.json", "beacons/12", "failures/0.12.json"):
+    for name in (
+        STATUS.format(3),
+        STATUS.format("p12"),
+        "rehearsal.json",
+        "rehearsal.1.json",
+        "beacons/12",
+        "failures/0.12.json",
+    ):
         (tmp_path / name).touch()
     folder.create()
     assert sorted(one.name for one in tmp_path.rglob("*")) == ["beacons", "failures"]
