@@ -107,7 +107,7 @@ class Recorder:
                 originals.setdefault(id(old), (change["target"], change["by"]))
         now = {change["target"] for change, _ in self._changes}
         found = []
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():
             names = _names(module)
             if not str(names.get("__file__")).endswith(".py") or _is_ours(name):
                 continue  # a compiled module refers to its own functions
@@ -154,7 +154,7 @@ def _described(value: Any) -> str:
 def _fake_modules() -> list[str]:
     """Return the modules in sys.modules that have no loader. Patchers create such modules in place of missing ones."""
     found = []
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         names = _names(module)
         spec = names.get("__spec__")
         if type(module) is not ModuleType or names.get("__file__") or _root(name) in _STDLIB:

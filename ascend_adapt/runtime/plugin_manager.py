@@ -321,10 +321,10 @@ def _registered(plugin: Any, origin: _Origin, returned: Any) -> tuple[Registered
     if not isinstance(returned, (list, tuple)):
         raise PluginError(f"register_patches returned a {type(returned).__name__}, expected a list of patches")
     inside = [
-        module for name, module in list(sys.modules.items()) if name.startswith(f"{_name_of(plugin)}.") and module
+        module for name, module in sys.modules.copy().items() if name.startswith(f"{_name_of(plugin)}.") and module
     ]
     variables = {
-        id(value): name for home in (*inside, type(plugin), plugin) for name, value in list(vars(home).items())
+        id(value): name for home in (*inside, type(plugin), plugin) for name, value in vars(home).copy().items()
     }
     registered: dict[str, Registered] = {}
     for patch in returned:

@@ -51,6 +51,6 @@ class Names:
 
     def rebind(self, module: ModuleType) -> None:
         """Rebind each global name of ``module`` that is bound to one of the objects to the object's replacement."""
-        for name, value in list(vars(module).items()):
+        for name, value in vars(module).copy().items():
             if id(value) in self._pairs:
                 setattr(module, name, self._pairs[id(value)][1])

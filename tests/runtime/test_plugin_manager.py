@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import inspect
 import os
 import re
+import sys
+import weakref
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -353,3 +356,35 @@ def test_a_plugin_that_exits_at_import_is_a_problem_and_no_exit(site: Site) -> N
     site.install("leaver", "1.0", "leaver = leaver")
     (problem,) = PluginManager(allowed=["leaver"]).problems
     assert problem.startswith("plugin 'leaver' of leaver: importing leaver raised SystemExit: 3")
+
+
+def test_a_garbage_collection_that_imports_does_not_reject_a_plugin() -> None:
+    """Reading a dict item by item allocates, and the collections that this may start run finalizers."""
+    # More modules than the 2000 pairs that Python keeps to be used again without an allocation.
+    imported = [f"imported_before_{number}" for number in range(3000)]
+    sys.modules.update(dict.fromkeys(imported, ModuleType("imported_before")))
+
+    def import_at_the_next_collection() -> None:
+        cycle = plugin()
+        cycle.itself = cycle  # type: ignore[attr-defined]
+        weakref.finalize(cycle, import_one)
+
+    def import_one() -> None:
+        if gc.get_threshold() == thresholds:
+            return  # the test is over
+        imported.append(f"imported_by_a_finalizer_{len(imported)}")
+        sys.modules[imported[-1]] = ModuleType(imported[-1])
+        import_at_the_next_collection()
+
+    manager = PluginManager([plugin(counting("upstream:f", [], name="counted"))], [], [])
+    thresholds = gc.get_threshold()
+    import_at_the_next_collection()
+    try:
+        gc.set_threshold(50)
+        names = [one.name for one in manager.patches()]
+    finally:
+        gc.set_threshold(*thresholds)
+        for name in imported:
+            del sys.modules[name]
+    assert (names, manager.problems) == (["counted"], [])
+    assert len(imported) > 3000

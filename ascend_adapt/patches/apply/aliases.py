@@ -29,7 +29,7 @@ def modules_after(name: str) -> list[ModuleType]:
 
     After the import of a target, only these can contain aliases of it.
     """
-    modules = list(sys.modules.items())
+    modules = list(sys.modules.copy().items())
     names = [key for key, _ in modules]
     start = names.index(name) if name in names else 0
     return [module for _, module in modules[start:] if isinstance(module, ModuleType)]
