@@ -12,7 +12,7 @@ OF_DAY = {
     "build_locks": "age of a lock file, beside a check of its process",
     "diagnosis/collect": "shown: when the facts were collected",
     "diagnosis/doctor": "age of a lock file",
-    "launch/in_process/member": "shown: when a rank ended",
+    "launch/in_process/status_file": "shown: when a process ended",
     "launch/many_hosts/agent": "the clocks of hosts compared",
     "launch/many_hosts/inspection": "the clocks of hosts compared",
     "launch/many_hosts/launcher": "the clocks of hosts compared",

@@ -65,7 +65,7 @@ def test_one_process_with_several_devices(job):
     assert found["devices"] == 2
     close(found["losses"], expected["losses"], **LOSSES)
     assert sorted(ended[1].rehearsal["ranks"]["0"]["peak_bytes"]) == ["0", "1"]
-    assert "patches applied: not recorded, because no process is a rank" in ended[1].stderr
+    assert re.search(r"patches applied: \w", ended[1].stderr)
 
 
 def test_one_process_with_a_device_that_is_full(job):

@@ -243,7 +243,9 @@ def test_a_damaged_file_is_not_in_use(damage, tmp_path, monkeypatch):
 
 
 def test_an_installed_entry_runs_the_users_script(monkeypatch):
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/venv/site-packages/ascend_adapt/launch/rank_entry.py")
+    monkeypatch.setattr(
+        sys.modules["__main__"], "__file__", "/venv/site-packages/ascend_adapt/launch/rank_entry.py", raising=False
+    )
     assert not probe.runs_a_script()
     monkeypatch.setenv("ASCEND_ADAPT_RANK_PID", str(os.getpid()))
     assert probe.runs_a_script()
