@@ -9,6 +9,11 @@ import triton.language as tl
 _ROUNDS = tl.constexpr(7)
 
 
+def unfit(probability: float, elements: int) -> str:
+    """Return "" or why the mask of so many elements cannot be drawn: places are counted in int32."""
+    return "its dropout takes fewer than 2**31 elements" if probability and elements >= 2**31 else ""
+
+
 def dropped_and_scale(probability: float) -> tuple[int, float]:
     """Return how many of 65536 elements are dropped, and the scale of the others. Each element has 16 random bits."""
     dropped = min(round(probability * 65536), 65535)

@@ -35,9 +35,7 @@ def supports(call: AddNormCall) -> str:
         return f"it takes rows of 1 to {WIDEST} elements, not {call.x.shape[-1]}"
     if call.x.numel() == 0:
         return "x has no rows"
-    if call.dropout_p and call.x.numel() >= 2**31:
-        return "its dropout takes fewer than 2**31 elements"
-    return ""
+    return triton_dropout.unfit(call.dropout_p, call.x.numel())
 
 
 def run(call: AddNormCall) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,9 +26,7 @@ def supports(call: BiasDropoutAddCall) -> str:
             return f"it takes fp16, bf16 and fp32, {name} is {str(tensor.dtype).removeprefix('torch.')}"
     if call.x.numel() == 0:
         return "x is empty"
-    if call.dropout_p and call.x.numel() >= 2**31:
-        return "its dropout takes fewer than 2**31 elements"
-    return ""
+    return triton_dropout.unfit(call.dropout_p, call.x.numel())
 
 
 def run(call: BiasDropoutAddCall) -> torch.Tensor:
